@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchglass.analyse.diagnosis.rule import rule as rule
+    from torchglass.api.diagnose import diagnose as diagnose
     from torchglass.api.explore import explore as explore
     from torchglass.api.guard import guard as guard
     from torchglass.api.guard import replay as replay
@@ -89,6 +91,9 @@ if TYPE_CHECKING:
     )
     from torchglass.errors import TorchglassError as TorchglassError
     from torchglass.errors import TorchglassWarning as TorchglassWarning
+    from torchglass.errors import TrainingStoppedError as TrainingStoppedError
+    from torchglass.records.findings import Finding as Finding
+    from torchglass.results.diagnosis import Diagnosis as Diagnosis
     from torchglass.results.guard import NonFiniteError as NonFiniteError
     from torchglass.results.inspection import Inspection as Inspection
     from torchglass.results.trace import Trace as Trace
@@ -96,6 +101,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "analyse.diagnosis.rule": "rule",
+    "api.diagnose": "diagnose",
     "api.explore": "explore",
     "api.guard": "guard replay",
     "api.measure": "flops memory profile register_flops unregister_flops",
@@ -124,7 +131,9 @@ _HOMES = {
         "ModelHistory get_model_metadata log_forward_pass show_model_graph "
         "validate_saved_activations"
     ),
-    "errors": "TorchglassError TorchglassWarning",
+    "errors": "TorchglassError TorchglassWarning TrainingStoppedError",
+    "records.findings": "Finding",
+    "results.diagnosis": "Diagnosis",
     "results.guard": "NonFiniteError",
     "results.inspection": "Inspection",
     "results.trace": "Trace",

@@ -50,6 +50,10 @@ class ViewError(TorchglassError, ValueError):
     """A view cannot show what was requested."""
 
 
+class TrainingStoppedError(TorchglassError):
+    """The training is broken, and `watch` was told to stop it."""
+
+
 class TorchglassWarning(RuntimeWarning):
     """An error of ours inside the user's run, which continues."""
 

@@ -821,8 +821,8 @@ def test_nan_dead_units_and_gradients_that_vanish_are_found_with_their_series() 
         backward(model(torch.full((8, 4), float("nan"))).sum())
 
     found = {(finding.kind, finding.path, finding.step) for finding in seen.findings}
-    assert ("dead units", "1", 2) in found
-    assert ("vanishing gradient", "0", 2) in found
+    assert ("dead-units", "1", 2) in found
+    assert ("vanishing-gradient", "0", 2) in found
     (nan, *_) = (one for one in seen.findings if one.kind == "nan")
     assert (nan.facts["series"], nan.step) == ("input.0", 4)
 

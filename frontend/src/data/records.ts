@@ -96,7 +96,7 @@ export interface Place {
 }
 
 export interface Finding {
-  readonly severity: "error" | "warning" | "note";
+  readonly severity: "error" | "warning" | "info";
   readonly kind: string;
   readonly message: string;
   readonly path?: string;

@@ -27,7 +27,7 @@ function insideOf(among: CallGraph | null, call: Node | undefined): Node[] {
   return (call?.children ?? []).map((id) => among!.node(id));
 }
 
-const SEVERITIES = ["error", "warning", "note"] as const;
+const SEVERITIES = ["error", "warning", "info"] as const;
 
 /**
  * What is of one kind and was found at one step, in the order in which it was found: the first one is where

@@ -12,7 +12,6 @@ is reported once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -32,15 +31,6 @@ from torchglass.records.trace import Phase
 
 MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
-
-
-def is_loss(name: str) -> bool:
-    """Whether a logged value is the training loss, by its name: "loss", "train/loss"."""
-    return bool(_LOSS.search(name)) and not _OTHER_LOSS.search(name)
-
-
-_LOSS = re.compile(r"(^|[^a-z])loss$", re.IGNORECASE)
-_OTHER_LOSS = re.compile(r"(^|[^a-z])(val|valid|validation|eval|test|dev)([^a-z]|$)", re.IGNORECASE)
 
 
 def nan_since(findings: Iterable[Finding]) -> int | None:
@@ -134,8 +124,9 @@ class TrainingHealth:
 def _finding(step: int, problem: Problem, since: int | None = None) -> Finding:
     seen = problem.seen
     phase: Phase = "backward" if ".grad" in seen.name else "forward"
-    suffix = f" since step {since}" if since is not None and problem.kind == "dead units" else ""
+    suffix = f" since step {since}" if since is not None and problem.kind == "dead-units" else ""
     start = {} if since is None else {"since": since}
+    has_shown = since if since is not None else step
     return Finding(
         severity=problem.severity,
         kind=problem.kind,
@@ -144,4 +135,7 @@ def _finding(step: int, problem: Problem, since: int | None = None) -> Finding:
         phase=phase,
         facts={"series": join_path(seen.path, seen.name), **start, **problem.facts},
         step=step,
+        series=join_path(seen.path, seen.name),
+        first_step=has_shown,
+        last_step=step,
     )

@@ -81,7 +81,7 @@ class Problem(NamedTuple):
     @property
     def key(self) -> FindingKey:
         """What is reported once; dead units only in one of the two modes."""
-        name = self.seen.name.removeprefix("eval:") if self.kind == "dead units" else self.seen.name
+        name = self.seen.name.removeprefix("eval:") if self.kind == "dead-units" else self.seen.name
         return self.kind, self.seen.path, name
 
 
@@ -165,7 +165,7 @@ def _scaled_overflow(step: int, one: Observation) -> Problem:
         "its scale"
     )
     everywhere = one._replace(path="", name="grad_scale")
-    return Problem("note", "scaled overflow", message, everywhere, {})
+    return Problem("info", "scaled-overflow", message, everywhere, {})
 
 
 def _bad_values(one: Observation) -> str:
@@ -198,7 +198,7 @@ def _exploding_gradients(view: StepView, history: TrainingHistory) -> Iterator[P
                 f"size ({_short(size)}, before: {_short(usual)})"
             )
             facts: dict[str, float | str] = {"size": size, "usual": usual}
-            yield Problem("warning", "exploding gradient", message, one, facts)
+            yield Problem("warning", "exploding-gradient", message, one, facts)
         elif math.isfinite(size):
             earlier.append(size)
 
@@ -229,7 +229,7 @@ def _dead_units(view: StepView, _: TrainingHistory) -> Iterator[Problem]:
         if all(map(_is_zero, tensors.get((path, name), ()))):
             seen = next(each for each in zero if each.key == (path, name))
             message = f"{_module(path, name)} is dead: all outputs are 0"
-            yield Problem("warning", "dead units", message, seen, {"zeros": 1.0})
+            yield Problem("warning", "dead-units", message, seen, {"zeros": 1.0})
 
 
 def _is_zero_output(one: Observation) -> bool:
@@ -273,7 +273,8 @@ def _vanishing_gradients(view: StepView, history: TrainingHistory) -> Iterator[P
         message = f"{amount} reaches {_label(one)} ({own}others: {_short(usual)})"
         facts: dict[str, float | str] = {"size": size, "others": usual}
         patience = _PATIENCE_AFTER_GRADIENT if one.key in history.reached else _PATIENCE
-        yield Problem("warning", "vanishing gradient", message, one, facts, patience)
+        kind = "vanishing-gradient" if size else "no-gradient"
+        yield Problem("warning", kind, message, one, facts, patience)
 
 
 def _small_gradients(
@@ -450,13 +451,13 @@ class FindingRule:
 RULES = (
     FindingRule(name="NaN and Inf", looks_at="all series", check=_nonfinite, reports_at_once=True),
     FindingRule(
-        name="exploding gradient",
+        name="exploding-gradient",
         looks_at="gradients of parameters, compared with earlier steps",
         check=_exploding_gradients,
     ),
-    FindingRule(name="dead units", looks_at="inputs and outputs of modules", check=_dead_units),
+    FindingRule(name="dead-units", looks_at="inputs and outputs of modules", check=_dead_units),
     FindingRule(
-        name="vanishing gradient",
+        name="vanishing-gradient",
         looks_at="gradients of parameters, compared with each other",
         check=_vanishing_gradients,
     ),

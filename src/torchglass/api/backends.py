@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchglass.analyse.diagnosis.conclude import verdict
 from torchglass.errors import TargetError, ViewError, warn
 from torchglass.host_program import (
     HostProgram,
@@ -260,14 +261,14 @@ class Reporter:
         """Report in at most five lines how a training ended and what was found."""
         if os.getpid() != self._process:
             return
-        errors = [one for one in findings if one.severity == "error"]
-        problems = errors + [one for one in findings if one.severity == "warning"]
+        problems = [one for one in findings if one.severity != "info"]
         count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
         found = f"{count} found:" if problems else "no problems found"
         how = f"{status_of_ending(ending).full} ({steps:,} {'step' if steps == 1 else 'steps'})"
         shown = problems if len(problems) <= _MOST_TOLD else problems[: _MOST_TOLD - 1]
         rest = len(problems) - len(shown)
-        lines = [f"{how}; {found}", *(f"  {one.message}" for one in shown)]
+        lines = [f"{verdict(findings)}: {how}; {found}", *(f"  {one.message}" for one in shown)]
         lines += [f"  … {rest} more"] if rest else []
-        lines += [f"  torchglass explore {shlex.quote(os.path.relpath(self._path))}"]
+        command = "diagnose" if problems else "explore"
+        lines += [f"  torchglass {command} {shlex.quote(os.path.relpath(self._path))}"]
         say("\n".join(lines))

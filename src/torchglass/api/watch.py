@@ -21,7 +21,14 @@ from torchglass.api.backends import (
     say,
 )
 from torchglass.api.run_files import MEMORY, WritableRun, open_again, open_new, this_run
-from torchglass.errors import Fence, TargetError, TorchglassError
+from torchglass.errors import (
+    Fence,
+    TargetError,
+    TorchglassError,
+    TrainingStoppedError,
+    warn,
+)
+from torchglass.records.findings import Finding
 from torchglass.records.reader import Sink
 from torchglass.records.run import RunRecord
 
@@ -64,6 +71,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     reduce: Literal["all"] | None = None,
     unit: Unit | None = None,
     scaler: Any = None,
+    on_finding: Callable[[Finding], object] | Literal["warn", "stop"] | None = None,
     wait: bool | None = None,
     verbose: bool = True,
 ) -> Watcher:
@@ -102,9 +110,12 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         unit: What counts as a step: "optimizer" or "backward". None: optimizer steps if there
             are any.
         scaler: The `GradScaler` of the training, if it cannot be found.
+        on_finding: What to do when a problem is found: call a function with the finding, "warn",
+            or "stop" the training with a `TrainingStoppedError` if it is broken. What the function
+            raises is raised by the next `optimizer.step()` or `.log()`.
         wait: Keep the page after the program has ended, until Ctrl-C. None: if it ended without an
             error in a terminal. TORCHGLASS_WAIT=1 or 0 overrides it.
-        verbose: Print where the run is, the first NaN or Inf, and the findings at the end.
+        verbose: Print where the run is, the first NaN or Inf, and the verdict at the end.
 
     Returns:
         A `Watcher`, also a context manager. `.log(name, value)` records values of your own.
@@ -176,7 +187,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     listener = Reporter(opened.path.absolute()) if is_told and opened.path is not None else None
     shown = backends if run.rank == 0 else ()
     try:
-        watcher = _started(model, options, opened, shown, reduce, listener)
+        watcher = _started(model, options, opened, shown, reduce, listener, _action_of(on_finding))
     except BaseException:
         opened.give_up()
         raise
@@ -268,6 +279,26 @@ def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open
     return open_run(path)
 
 
+def _action_of(
+    on_finding: Callable[[Finding], object] | str | None,
+) -> Callable[[Finding], object] | None:
+    if on_finding is None or callable(on_finding):
+        return on_finding
+    if on_finding not in ("warn", "stop"):
+        raise TargetError(f'on_finding is a function, "warn" or "stop", not {on_finding!r}')
+    return _stop if on_finding == "stop" else _warn
+
+
+def _warn(finding: Finding) -> None:
+    warn(finding.message)
+
+
+def _stop(finding: Finding) -> None:
+    if finding.severity == "error":
+        raise TrainingStoppedError(finding.message)
+    _warn(finding)
+
+
 def _check_showing(backend: object, port: object, reject_outlier_proportion: float) -> None:
     if not isinstance(backend, Iterable):
         names = " or ".join(map(repr, NAMES))
@@ -290,6 +321,7 @@ def _started(
     backends: Sequence[Backend],
     reduce: str | None,
     listener: Reporter | None,
+    on_finding: Callable[[Finding], object] | None,
 ) -> Watcher:
     from torchglass.capture.watch import Watcher
 
@@ -307,6 +339,7 @@ def _started(
             path=opened.path.absolute() if opened.path is not None else None,
             page=lambda: _page(opened, backends),
             listener=listener,
+            on_finding=on_finding,
         )
     except TorchglassError:
         raise

@@ -75,6 +75,27 @@ SAVED_PREFIX = "_saved_"
 """How the attributes begin in which a node shows the tensors it saved."""
 
 
+def roots_of_backward() -> tuple[Any, ...]:
+    """The nodes at which the running backward begins, such as that of the loss.
+
+    On an accelerator another thread runs the hooks, so the frames of all threads are searched.
+    """
+    for frame in sys._current_frames().values():
+        outer: types.FrameType | None = frame
+        while outer is not None:
+            if outer.f_code is BACKWARD_CODE:
+                tensors = outer.f_locals.get("t_outputs", ())
+                return tuple(one.grad_fn for one in tensors if getattr(one, "grad_fn", None))
+            outer = outer.f_back
+    return ()
+
+
+def gradient_shape(node: Any) -> tuple[int, ...] | None:
+    """The shape of the first gradient that a node receives; None if it is not known."""
+    metadata = getattr(node, "_input_metadata", None)
+    return tuple(metadata[0].shape) if metadata else None
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks, such as those of a checkpoint, receive the tensors that ops save now."""
     if hasattr(_autograd, "_top_saved_tensors_default_hooks"):

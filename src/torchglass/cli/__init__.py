@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare()
     try:
         with telling_warnings(), quiet_fakes():
-            app(words, print_error=False, exit_on_error=False, result_action="return_value")
+            result = app(
+                words, print_error=False, exit_on_error=False, result_action="return_value"
+            )
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
         explain_error(error, words)
     else:
-        return 0
+        return result if isinstance(result, int) else 0
     return FAILED
 
 

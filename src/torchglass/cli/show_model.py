@@ -133,6 +133,45 @@ def explore(
     explore.walk_through(model, tuple(inputs), named, against=against, unsafe=common.unsafe)
 
 
+@app.command(group=LOOKING)
+def diagnose(
+    run: Annotated[Path, Parameter(help="A recorded run: a file, or the folder of its ranks.")],
+    /,
+    *,
+    json: Flag = False,
+    html: File | None = None,
+    debug: Debug = False,
+) -> int:
+    """Say what is wrong with a training, where, since when, and what to change.
+
+    ```
+    torchglass diagnose runs/mnist.glass
+    torchglass diagnose runs/mnist.glass --json | jq .verdict
+    ```
+
+    The exit code is 0 for a healthy training, 1 for warnings and 3 for a broken one, so that a
+    script can stop on it.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    html
+        Write a self-contained HTML file; `-` prints it.
+    """
+    from torchglass.api.diagnose import diagnose as diagnose_run
+
+    expect_one_printed(json=STDOUT if json else None, html=html)
+    result = diagnose_run(run)
+    if html:
+        export(result.to_html, html)
+    if json:
+        print(result.to_json())
+    elif not html:
+        print("\n".join(result.lines(terminal_width())))
+    return result.exit_code
+
+
 @app.command(
     alias="serve", group=LOOKING, usage="Usage: torchglass view [OPTIONS] TARGET [OTHERS...]"
 )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Phase, SourceLine
 
-Severity = Literal["error", "warning", "note"]
+Severity = Literal["error", "warning", "info"]
 EvidenceRole = Literal["argument", "parameter", "buffer", "result", "gradient", "saved"]
 
 
@@ -51,13 +51,34 @@ class Finding:
     tensors: tuple[Evidence, ...] = ()
     step: int | None = None
     """The step of the training in which it was found."""
+    series: str = ""
+    """The series that shows it: "encoder.0.weight.grad"."""
+    first_step: int | None = None
+    """The step at which it began, as far as it was recorded."""
+    last_step: int | None = None
+    """The last recorded step that shows it."""
+    confidence: float = 1.0
+    """How sure it is, up to 1 for a proof."""
+    consequences: tuple[str, ...] = ()
+    """What followed from it, one sentence each."""
+    remedy: str = ""
+    """What to change, in code where possible."""
+    see: str = ""
+    """The command that shows more."""
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """The values behind it, and what was expected."""
+        return self.facts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All problems of a run, in the order in which they were found."""
+    """All problems of a run, causes first."""
 
     findings: tuple[Finding, ...] = ()
+    at_steps: tuple[Finding, ...] = ()
+    """What single steps showed, in order, from which `findings` were concluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from torchglass.records.measures import Footprint, Measures
 from torchglass.records.run import Ending
 from torchglass.records.tensors import Activations
 from torchglass.records.trace import TraceRecord
+from torchglass.records.training import TrainingFacts
 
 if TYPE_CHECKING:
     from torchglass.records.model import Model
@@ -88,8 +89,29 @@ class Reader(Protocol):
         """Release the store."""
 
 
-Document = Activations | Ending | Findings | Footprint | Graph | Measures | Statistics | TraceRecord
-D = TypeVar("D", Activations, Ending, Findings, Footprint, Graph, Measures, Statistics, TraceRecord)
+Document = (
+    Activations
+    | Ending
+    | Findings
+    | Footprint
+    | Graph
+    | Measures
+    | Statistics
+    | TraceRecord
+    | TrainingFacts
+)
+D = TypeVar(
+    "D",
+    Activations,
+    Ending,
+    Findings,
+    Footprint,
+    Graph,
+    Measures,
+    Statistics,
+    TraceRecord,
+    TrainingFacts,
+)
 
 DOCUMENT_NAMES: Mapping[type[Document], str] = {
     Activations: "activations",
@@ -100,5 +122,6 @@ DOCUMENT_NAMES: Mapping[type[Document], str] = {
     Measures: "measures",
     Statistics: "statistics",
     TraceRecord: "trace",
+    TrainingFacts: "training",
 }
 """Their names in a store and in URLs."""

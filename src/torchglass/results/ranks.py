@@ -13,7 +13,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from torchglass.analyse import histograms
-from torchglass.analyse.training_health import is_loss
+from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
@@ -109,7 +109,7 @@ def _dropped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for each in ranks:
         if each.dropped:
             yield Finding(
-                severity="note",
+                severity="info",
                 kind="dropped",
                 message=f"rank {each.rank} left out {each.dropped} steps: its disk was too slow",
                 facts={"rank": each.rank, "steps": each.dropped},

@@ -30,7 +30,7 @@ class RunNote:
     def __init__(self, status: RunStatus, last_step: int, findings: Sequence[Finding]) -> None:
         self.status = status
         self.last_step = last_step
-        self.findings = tuple(one for one in findings if one.severity != "note")
+        self.findings = tuple(one for one in findings if one.severity != "info")
 
     def __str__(self) -> str:
         count = len(self.findings)

@@ -66,4 +66,4 @@ def test_without_such_times_a_straggler_is_seen_from_step_to_step() -> None:
 def test_steps_that_a_rank_left_out_are_noted() -> None:
     (finding,) = compare([healthy(0), healthy(1, dropped=5)])
 
-    assert (finding.severity, finding.facts["steps"]) == ("note", 5)
+    assert (finding.severity, finding.facts["steps"]) == ("info", 5)

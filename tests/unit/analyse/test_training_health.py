@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.analyse.training_health import MOST_FINDINGS, TrainingHealth, is_loss
+from torchglass.analyse.diagnosis.training_view import is_loss
+from torchglass.analyse.training_health import MOST_FINDINGS, TrainingHealth
 from torchglass.analyse.training_rules import Observation
 from torchglass.records.tensors import Stats
 
@@ -68,7 +69,7 @@ def test_a_gradient_far_below_the_others_vanishes() -> None:
 
     told = [finding for step in range(4) for finding in health.check(step, seen)]
 
-    assert [(one.kind, one.path, one.step) for one in told] == [("vanishing gradient", "first", 2)]
+    assert [(one.kind, one.path, one.step) for one in told] == [("vanishing-gradient", "first", 2)]
     assert told[0].phase == "backward"
 
 
@@ -89,7 +90,7 @@ def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
 
     (finding,) = told[8]
     assert not any(told[:8])
-    assert finding.kind == "exploding gradient"
+    assert finding.kind == "exploding-gradient"
     assert (
         finding.message
         == "The gradient of `a.weight` explodes: 100,000 times its usual size (1e+05, before: 1)"
@@ -133,7 +134,7 @@ def test_a_gradient_that_grows_by_half_a_step_is_found_after_a_while() -> None:
 
     told = [health.check(step, [gradient("a", 1.45**step)]) for step in range(25)]
 
-    assert [one.kind for each in told for one in each] == ["exploding gradient"]
+    assert [one.kind for each in told for one in each] == ["exploding-gradient"]
 
 
 def test_a_gradient_that_catches_up_with_the_others_does_not_explode() -> None:

@@ -308,7 +308,7 @@ def test_a_document_that_is_not_plain_data_is_left_out_and_the_rest_is_written(
     tmp_path: Path,
 ) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
-    finding = Finding(severity="note", kind="odd", message="", facts={"what": 1j})
+    finding = Finding(severity="info", kind="odd", message="", facts={"what": 1j})
 
     def write() -> None:
         sink.put_document(Findings(findings=(finding,)))

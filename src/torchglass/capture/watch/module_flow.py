@@ -36,6 +36,8 @@ from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.records.model import join_path
 
 if TYPE_CHECKING:
+    from torchglass.capture.trace.op_mode import OpEvent
+    from torchglass.capture.watch.facts_recorder import FactsRecorder
     from torchglass.capture.watch.pass_graphs import PassGraphs
     from torchglass.capture.watch.watcher import Watcher
 
@@ -125,6 +127,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         reader: HistogramReader,
         log: frozenset[str],
         graphs: PassGraphs,
+        facts: FactsRecorder,
     ) -> None:
         # The model may be freed while it is watched, so its modules are not kept here.
         super().__init__((), "some passes were not recorded")
@@ -142,6 +145,9 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._logs_gradients = "io_grad" in log
         self._logs_pictures = "activations" in log
         self._graphs = graphs
+        self._facts = facts
+        self._is_looked_at = False
+        """Whether the pass is one of the few whose operations are measured."""
         self._is_traced = False
         self._start: int | None = None
         """How deep the outermost call of the pass is that is going on."""
@@ -188,6 +194,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             if self._values is not None:
                 path = self.locate(module) or ""
                 call = WatchedCall(path, _prefix(self.count(path), self._training))
+                if self._training:
+                    self._facts.called(path, training=module.training)
                 self._take_inputs(call, module, args, kwargs)
         except Exception as problem:  # noqa: BLE001 - see missed
             self.missed(problem)
@@ -259,8 +267,13 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._last = self._values
             self._learn_modules()
             with quietly():
-                arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
-            self._is_traced = self._graphs.begin(training=module.training, arguments=arguments)
+                inputs = list(tensors_of_call(args, kwargs))
+            self._is_looked_at = self._facts.begin_pass([tensor for _, tensor in inputs])
+            self._is_traced = self._graphs.begin(
+                training=module.training,
+                arguments=tuple(place for place, _ in inputs),
+                probe=self._see_op if self._is_looked_at else None,
+            )
         elif module is self._model():
             self._is_away = True
             remove_observer(self)
@@ -289,6 +302,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
                 undo_reliably(add_observer, self)
             self._start = None
             self._values = None
+            self._is_looked_at = False
             self._graphs.stop()
 
     def _end(self, output: Any, error: BaseException | None) -> None:
@@ -335,8 +349,15 @@ class FlowRecorder(ModuleStack[WatchedCall]):
                     name = join_path(f"{call.prefix}output", place)
                     self._take_output(self._series_at(call.path, name), tensor)
 
+    def _see_op(self, event: OpEvent) -> None:
+        path = self.running[-1].path if self.running else ""
+        self._facts.probes.see(event, path, self._watcher.step_of_pass)
+
     def _take_output(self, series: TensorSeries, tensor: Tensor) -> None:
         self._take(series, tensor)
+        if self._is_looked_at and not self._is_again:
+            with quietly():
+                self._facts.probes.see_output(tensor, series.value.path, self._watcher.step_of_pass)
         if self._logs_pictures and not self._is_again and not is_functorch_wrapped_tensor(tensor):
             self._watcher.picture(series.value, tensor)
 
@@ -405,6 +426,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._factor = self._watcher.gradient_factor()
             self._is_scaled = self._watcher.are_gradients_scaled()
             self._watcher.backward_begun()
+            self._facts.backward_begun()
 
     def locate(self, module: nn.Module) -> str | None:
         """The path of a module; of one that is not in the model it is below its caller's."""

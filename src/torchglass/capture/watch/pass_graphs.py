@@ -20,12 +20,12 @@ from torchglass.analyse.signatures import facts_of
 from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
-from torchglass.capture.trace.op_mode import OpMode
-from torchglass.capture.trace.pass_recorder import PassRecorder
+from torchglass.capture.trace.op_mode import OpEvent, OpMode
+from torchglass.capture.trace.pass_recorder import Event, PassRecorder
 from torchglass.capture.trace.saved_tensors import Snapshots
 from torchglass.records.graph import Graph
 from torchglass.records.model import Model
-from torchglass.records.trace import OpId
+from torchglass.records.trace import OpId, TraceRecord
 
 Shape = tuple[tuple[int, str, tuple[str, ...]], ...]
 """The depth, the path and the places of the tensors that were given, of each call."""
@@ -39,9 +39,10 @@ _MOST_TRIES = 32
 class _Tracing:
     """A pass that is being traced."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, probe: Callable[[OpEvent], None] | None) -> None:
         self._assembly = Assembly(model, lambda op, calls: False)
-        self.recorder = PassRecorder(model, keep=self._assembly.add)
+        self._probe = probe
+        self.recorder = PassRecorder(model, keep=self._keep)
         # No tensor is kept, so there is nothing to be saved from being written over.
         self.recorder.snapshots = Snapshots(())
         self.recorder.before_write = _nothing  # type: ignore[method-assign]
@@ -54,6 +55,11 @@ class _Tracing:
             self._modes.close()
             raise
 
+    def _keep(self, number: int, event: Event) -> bool:
+        if self._probe is not None and isinstance(event, OpEvent):
+            self._probe(event)
+        return self._assembly.add(number, event)
+
     def attached(self, name: str) -> None:
         """The last op made a tensor that has a name."""
         if self._assembly.ops:
@@ -63,9 +69,12 @@ class _Tracing:
         """See no more ops."""
         self._modes.close()
 
-    def graph(self, facts: Mapping[str, Mapping[str, str]]) -> Graph:
+    def trace(self) -> TraceRecord:
         """What was seen."""
-        trace = finish(self._assembly, self.recorder).trace
+        return finish(self._assembly, self.recorder).trace
+
+    def graph(self, trace: TraceRecord, facts: Mapping[str, Mapping[str, str]]) -> Graph:
+        """The graph of what was seen."""
         return call_graph(trace, facts=facts, attached=self._attached)
 
 
@@ -81,10 +90,13 @@ class PassGraphs:
         model: nn.Module,
         record: Model,
         put: Callable[[Graph], None],
+        see_trace: Callable[[TraceRecord], None] | None = None,
     ) -> None:
+        """`see_trace` is given each pass that was traced."""
         self._model = weakref.ref(model)
         self._facts = {module.path: facts_of(module.extra) for module in record.modules}
         self._put = put
+        self._see_trace = see_trace
         self._graphs: dict[Shape, Graph] = {}
         self._seen: Counter[Shape] = Counter()
         self._untraced: set[Shape] = set()
@@ -95,16 +107,26 @@ class PassGraphs:
         self._arguments: set[tuple[str, ...]] = set()
         """The places of the tensors that traced passes were given."""
 
-    def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
-        """A pass begins with tensors at these places; whether its calls are to be shown."""
+    def begin(
+        self,
+        *,
+        training: bool,
+        arguments: tuple[str, ...] = (),
+        probe: Callable[[OpEvent], None] | None = None,
+    ) -> bool:
+        """A pass begins with tensors at these places; whether its calls are to be shown.
+
+        With a `probe` it is traced in any case, and the probe is given each operation.
+        """
         self.stop()
         self._tracing = None
         model = self._model()
-        if model is not None and self._wants_to_trace(arguments):
+        is_new = self._wants_to_trace(arguments)
+        if model is not None and (is_new or probe is not None):
             self._arguments.add(arguments)
-            self._tries += 1
+            self._tries += is_new
             with deferred_signals():
-                self._tracing = _Tracing(model)
+                self._tracing = _Tracing(model, probe)
         return self._tracing is not None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -140,7 +162,12 @@ class PassGraphs:
         self._seen[shape] += 1
         self._is_stale = True
         if tracing is not None:
-            self._graphs[shape] = tracing.graph(self._facts)
+            trace = tracing.trace()
+            if self._see_trace is not None:
+                self._see_trace(trace)
+            if shape in self._graphs:
+                return
+            self._graphs[shape] = tracing.graph(trace, self._facts)
             self._untraced.discard(shape)
             self.write()
         elif shape not in self._graphs and len(self._untraced) < _MOST_SHAPES:

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import distributed
 
+from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.histograms import joined, merged
-from torchglass.analyse.training_health import is_loss
 from torchglass.analyse.training_rules import has_bad_values
 from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.torch_internals import default_store

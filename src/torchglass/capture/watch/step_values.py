@@ -1,10 +1,10 @@
-"""The values and problems of one step, by series."""
+"""The values of one step, by series."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, SupportsIndex
@@ -12,15 +12,13 @@ from typing import NamedTuple, SupportsIndex
 import torch
 from torch import Tensor
 
+from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.histograms import merged
-from torchglass.analyse.training_health import TrainingHealth, is_loss
-from torchglass.analyse.training_rules import Observation, StepTensors, can_show_problem
+from torchglass.analyse.training_rules import Observation, can_show_problem
 from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.errors import TargetError
-from torchglass.records.findings import Finding, Findings
-from torchglass.records.reader import Sink
-from torchglass.records.series import Point, SeriesId
+from torchglass.records.series import Point
 from torchglass.records.tensors import Histogram, Stats
 
 Number = float | torch.Tensor
@@ -131,19 +129,19 @@ class StepValues:
     def __bool__(self) -> bool:
         return bool(self.numbers or self._readings or self.rates)
 
-    def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
+    def points(self, bins: int) -> dict[SeriesName, Point]:
         """Everything as points of series, once the reader has finished; it ends the step."""
         self.is_open = False
-        points: dict[SeriesId, Point] = {}
+        points: dict[SeriesName, Point] = {}
         for place, reading in self._readings.items():
             if reading.histogram is not None:
-                points[sink.series(*place, "histogram")] = reading.histogram
+                points[place] = reading.histogram
         for place, parts in self._repeated().items():
-            points[sink.series(*place, "histogram")] = merged(parts, bins * ROOM)
+            points[place] = merged(parts, bins * ROOM)
         # Once, as a number on another device is waited for.
         self.numbers = {place: float(value) for place, value in self.numbers.items()}
         numbers = chain(self.numbers.items(), self._named_rates())
-        points.update((sink.series(*place), float(value)) for place, value in numbers)
+        points.update((place, float(value)) for place, value in numbers)
         return points
 
     def _named_rates(self) -> Iterator[tuple[SeriesName, float]]:
@@ -171,47 +169,6 @@ _NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.
 def _stats(reading: HistogramReading) -> Stats | None:
     """The statistics of a reading without the scale that a `GradScaler` put on it."""
     return reading.stats if reading.histogram is None else reading.histogram.stats
-
-
-class StepProblems:
-    """Looks for problems in each step, and keeps those of the run."""
-
-    def __init__(self) -> None:
-        self._health = TrainingHealth()
-        self._findings: list[Finding] = []
-        self._told_compiled = 0
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """All problems that were found."""
-        return tuple(self._findings)
-
-    def look(
-        self,
-        step: int,
-        observations: Iterable[Observation],
-        compiled: Collection[str],
-        *,
-        measured: Callable[[], StepTensors] | None = None,
-        is_still: bool = False,
-    ) -> Findings | None:
-        """All problems of the run, if a step shows new ones; `compiled` are paths out of sight."""
-        new = self._health.check(step, observations, measured, is_still=is_still)
-        new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
-        self._told_compiled = len(compiled)
-        self._findings += new
-        return Findings(findings=tuple(self._findings)) if new else None
-
-
-def _compiled(path: str, step: int) -> Finding:
-    name = f"`{path}`" if path else "The model"
-    return Finding(
-        severity="note",
-        kind="compiled",
-        message=f"{name} runs compiled: its internals are not recorded",
-        path=path,
-        step=step,
-    )
 
 
 def step_number(number: SupportsIndex) -> int:

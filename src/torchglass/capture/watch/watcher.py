@@ -40,6 +40,7 @@ from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
+from torchglass.capture.watch.facts_recorder import FactsRecorder
 from torchglass.capture.watch.module_flow import FlowRecorder
 from torchglass.capture.watch.optimizers import GradientScale, Weights, find_optimizers
 from torchglass.capture.watch.options import Options
@@ -53,17 +54,18 @@ from torchglass.capture.watch.run_end import (
 )
 from torchglass.capture.watch.step_values import (
     SeriesName,
-    StepProblems,
     StepValues,
     logged_number,
     step_number,
 )
 from torchglass.capture.watch.steps import StepClock, Steps, UserClock
+from torchglass.capture.watch.training_problems import FindingCallback, TrainingProblems
 from torchglass.errors import Fence
 from torchglass.records.findings import Finding
+from torchglass.records.model import Model
 from torchglass.records.reader import Sink
-from torchglass.records.run import Ending
-from torchglass.records.series import Frame
+from torchglass.records.run import Ending, status_of_ending
+from torchglass.records.series import Frame, Point, SeriesId
 
 
 class Listener(Protocol):
@@ -96,33 +98,34 @@ class Watcher:
         path: Path | None = None,
         page: Callable[[], str] | None = None,
         listener: Listener | None = None,
+        on_finding: Callable[[Finding], object] | None = None,
     ) -> None:
         options = options or Options()
         self.path = path
         """The run file; None for a run in memory."""
         self._page = page
-        self._listener = listener
+        self._listener, self._on_finding = listener, FindingCallback(on_finding)
         self._errors = ErrorsSinceStart()
         self._last_update = LastUpdate()
         self._clock = StepClock() if options.logs_times else None
         self._users_clock = UserClock(*options.time_log) if options.time_log else None
-        self._sink = sink
-        self._options = options
+        self._sink, self._options = sink, options
         self._model = weakref.ref(model)
         self._reader = HistogramReader(
             bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
         )
         self._weights = Weights(model, self._reader, options)
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
-        record = read_model(model)
-        self._graphs = PassGraphs(model, record, sink.put_document)
-        self._flow = FlowRecorder(model, self, self._reader, options.log, self._graphs)
+        record = self._record = read_model(model)
+        facts = self._facts = FactsRecorder(model)
+        graphs = self._graphs = PassGraphs(model, record, sink.put_document, facts.see_trace)
+        self._flow = FlowRecorder(model, self, self._reader, options.log, graphs, facts)
         self._scaling = GradientScale(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
         """The backwards that have begun and not ended."""
         self._pictures = Pictures()
-        self._problems = StepProblems()
+        self._problems = TrainingProblems(self._facts, self._model_record)
         self._fence = Fence("some values were not recorded")
         self._safely = LockedFence(self)
         self._idle = IdleFlush(self._write_if_idle)
@@ -152,6 +155,7 @@ class Watcher:
             number = logged_number(name, value)
             if not self._steps.is_paused:
                 self._steps.log(SeriesName("", str(name)), number)
+        self._on_finding.raise_pending()
 
     def step(self, number: SupportsIndex | None = None) -> None:
         """End the current step, in loops that know better when that is; `number` is the step's own.
@@ -165,6 +169,7 @@ class Watcher:
                 self._read_all_gradients(values)
                 self._weights.read_values(self._weights.all, values)
             self._steps.advance()
+        self._on_finding.raise_pending()
 
     def begin_step(self, number: int) -> None:
         """Say which step begins, in loops that also call `step(number)` when it ends."""
@@ -179,6 +184,13 @@ class Watcher:
                 return
             if self._steps.is_over or (incomplete and self._steps.has_begun()):
                 self._steps.write()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong with the training as far as it has been recorded, causes first."""
+        with self._safely:
+            self._problems.conclude()
+        return self._problems.findings
 
     def pause(self) -> None:
         """Record nothing until `resume`; steps are still counted."""
@@ -244,6 +256,11 @@ class Watcher:
         if self._clock is not None:
             self._clock.end_pass()
 
+    @property
+    def step_of_pass(self) -> int:
+        """The step of the pass that is going on."""
+        return self._steps.number_of_pass
+
     def wants_backward(self) -> bool:
         """Whether backwards are to be heard of because they may be what ends a step."""
         is_asked = self._users_clock is not None and self._users_clock.is_asked
@@ -275,7 +292,8 @@ class Watcher:
         """The model has other modules or parameters than before."""
         self._weights.refresh(model)
         self._other_optimizers.clear()
-        self._sink.put_model(read_model(model))
+        self._record = read_model(model)
+        self._sink.put_model(self._record)
 
     def picture(self, place: SeriesName, output: Tensor) -> None:
         """A module of a recorded pass put out a tensor."""
@@ -293,11 +311,18 @@ class Watcher:
             undo_reliably(self._detach)
         if self._close_sink.alive:
             with self._safely:
+                self._put_conclusion(ending)
                 self._sink.put_document(ending)
             self._close_sink()
             with self._safely:
                 if self._listener is not None:
                     self._listener.ended(ending, self._steps.taken, self._problems.findings)
+
+    def _put_conclusion(self, ending: Ending) -> None:
+        """Look at the whole training once more."""
+        self._sink.put_document(self._facts.record())
+        if self._problems.conclude(status_of_ending(ending)):
+            self._put_findings()
 
     def _ending(self, error: BaseException | None) -> Ending:
         step = self._steps.number_of_pass
@@ -361,12 +386,14 @@ class Watcher:
                 if not self._weights.are_all_of(optimizer):
                     self._learn_weights()
                 trained = self._weights.of(optimizer)
+                self._facts.before_update(optimizer, trained, self._steps.number)
                 self._weights.before_update(trained)
                 if not optimizers.computes_gradients(args, kwargs):
                     # Some optimizers are handed the scale, and undo it as they step.
                     is_scaled = getattr(optimizer, "grad_scale", None) is not None
                     factor = self.gradient_factor() if is_scaled else 1.0
                     self._weights.read_gradients(trained, values, factor, is_scaled=is_scaled)
+        self._on_finding.raise_pending()
 
     def _after_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -378,6 +405,7 @@ class Watcher:
                 return
             values = self._steps.after_update(optimizer)
             self._last_update.note()
+            self._facts.note_used_gradient(optimizer)
             if self._clock is not None:
                 self._clock.end_step(values)
             if self._steps.have_all_stepped and not self._steps.by_hand:
@@ -388,6 +416,7 @@ class Watcher:
             trained = self._weights.of(optimizer)
             if optimizers.computes_gradients(args, kwargs):
                 self._weights.read_gradients(trained, values)
+            self._facts.after_update(self._steps.number)
             self._weights.after_update(trained, values)
             self._weights.read_values(trained, values)
             self._weights.read_still(self._steps.optimizers, values)
@@ -431,6 +460,7 @@ class Watcher:
             self._has_looked = True
             living = find_optimizers(self._weights.are_in)
             self._steps.learn(living.optimizers)
+            self._facts.learn(living.optimizers)
             self._scaling.learn(living.scalers)
 
     def _trains_ours(self, optimizer: Optimizer) -> bool:
@@ -466,22 +496,30 @@ class Watcher:
         with quietly():
             self._reader.finish()
             values.add_derived(zeros="stats" in self._options.log)
-            points = values.points(self._sink, self._options.bins)
+            points = values.points(self._options.bins)
         if points:
-            self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=points))
-        found = self._problems.look(
-            number,
-            values.observations(),
-            self._flow.compiled,
-            measured=values.measured,
-            is_still=bool(values.is_still),
-        )
+            ids = {self._series(place, point): point for place, point in points.items()}
+            self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=ids))
+        has_changed = self._problems.look(number, values, points, self._flow.compiled)
         values.clear()
-        if found is not None:
-            self._sink.put_document(found)
+        if self._facts.is_new:
+            self._sink.put_document(self._facts.record())
         self._put_pictures()
-        if found is not None and self._listener is not None:
-            self._listener.found(found.findings)
+        if has_changed:
+            self._put_findings()
+
+    def _series(self, place: SeriesName, point: Point) -> SeriesId:
+        return self._sink.series(*place, "scalar" if isinstance(point, float) else "histogram")
+
+    def _put_findings(self) -> None:
+        self._sink.put_document(self._problems.record())
+        if self._listener is not None:
+            self._listener.found(self._problems.findings)
+        self._on_finding.tell(self._problems.findings)
+
+    def _model_record(self) -> Model | None:
+        model = self._model()
+        return None if model is None else self._record
 
     def _put_pictures(self) -> None:
         document = self._pictures.document()

@@ -19,7 +19,7 @@ from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import TableCell, TextRow, paragraph, table, text, wrap
 
-_MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "note": ("·", "muted")}
+_MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "info": ("·", "muted")}
 _MOST = 1_000
 
 
@@ -153,7 +153,7 @@ def _without_findings(state: ExplorerState) -> str:
 
 def _counted(found: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in found)
-    words = [(counts["error"], "error"), (counts["warning"], "warning"), (counts["note"], "note")]
+    words = [(counts["error"], "error"), (counts["warning"], "warning"), (counts["info"], "note")]
     return ", ".join(f"{count:,} {word}{'s' * (count != 1)}" for count, word in words if count)
 
 

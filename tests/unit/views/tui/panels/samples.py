@@ -261,7 +261,7 @@ def findings(file: str = "net.py") -> Findings:
                 message=f"half of the units are dead, {'and so are others ' * 8}",
                 path="blocks.1",
             ),
-            Finding(severity="note", kind="large", message="a large gradient", phase="backward"),
+            Finding(severity="info", kind="large", message="a large gradient", phase="backward"),
         )
     )
 

@@ -82,7 +82,7 @@ def test_a_training_without_problems_tells_up_to_which_step() -> None:
 
 
 def test_ten_thousand_problems_are_told_in_part() -> None:
-    one = Finding(severity="note", kind="x", message="again")
+    one = Finding(severity="info", kind="x", message="again")
     panel = panel_of(Findings(findings=(one,) * 10_000))
 
     assert "and 9,000 more" in seen(panel, press=["end"])

@@ -1,0 +1,327 @@
+"""Rules about activations: dead, saturated, identical, collapsed or growing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchglass.analyse.diagnosis.rule import finding, named, rule, share, short
+from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
+from torchglass.records.findings import Finding
+
+_NO_VARIATION = 1e-3
+
+
+def _output_paths(view: TrainingView) -> set[str]:
+    """The places of the last operation of a model."""
+    last = [track.path for track in view.outputs[-1:]]
+    return {"", *last}
+
+
+@rule(
+    "dead-units",
+    family="activations",
+    title="Units are dead",
+    explains=(
+        "vanishing-gradient",
+        "no-gradient",
+        "constant-output",
+        "representation-collapse",
+        "loss-plateau",
+    ),
+)
+def dead_units(view: TrainingView) -> Iterator[Finding]:
+    """Most units of a ReLU are 0 for every sample of the batch, and stay so."""
+    for probe in view.probes("dead units"):
+        since = lasting(probe.track, lambda value: value > 0.8, least=3)
+        if since is None:
+            continue
+        value = probe.track.values[-1]
+        yield finding(
+            "dead-units",
+            f"{named(probe.path) if probe.path else 'The model'} is dead: "
+            f"{share(value)} of its units are 0 for every input since step {since}",
+            path=probe.path,
+            series=f"{probe.path}.output" if probe.path else "output",
+            first_step=since,
+            last_step=probe.track.steps[-1],
+            evidence={"dead": value, "expected": 0.3},
+            remedy="Lower the learning rate, check the bias, or use nn.LeakyReLU or nn.GELU",
+        )
+
+
+@rule(
+    "saturated",
+    family="activations",
+    title="Activations are saturated",
+    explains=("vanishing-gradient", "loss-plateau", "no-gradient"),
+)
+def saturated(view: TrainingView) -> Iterator[Finding]:
+    """Almost all outputs of a sigmoid or tanh are at its limits, where its gradient is 0."""
+    ends_so = any(
+        name.startswith(("Sigmoid", "Tanh"))
+        for loss in view.facts.losses
+        for name in loss.before[:2]
+    )
+    for probe in view.probes("saturated"):
+        since = lasting(probe.track, lambda value: value > 0.8, least=2)
+        if since is None or (ends_so and probe.path in _output_paths(view)):
+            continue
+        yield finding(
+            "saturated",
+            f"{probe.function} in {named(probe.path)} is saturated: "
+            f"{share(probe.track.values[-1])} of its outputs are at a limit since step {since}",
+            path=probe.path,
+            series=f"{probe.path}.output" if probe.path else "output",
+            first_step=since,
+            last_step=probe.track.steps[-1],
+            evidence={"saturated": probe.track.values[-1], "expected": 0.1},
+            remedy="Use smaller initial weights (nn.init.xavier_uniform_), normalise the input of "
+            "the activation, or use ReLU or GELU",
+        )
+
+
+@rule(
+    "attention-logit-growth",
+    "attention-collapse",
+    family="activations",
+    title="Attention looks at one place only",
+    explains=("loss-plateau", "vanishing-gradient", "loss-spike", "loss-diverges", "nan", "inf"),
+)
+def attention_collapse(view: TrainingView) -> Iterator[Finding]:
+    """The attention weights are almost one-hot because their logits are far too large."""
+    for logit in view.probes("largest logit"):
+        entropy = next(
+            (one for one in view.probes("entropy", logit.function) if one.path == logit.path),
+            None,
+        )
+        first, last = logit.track.values[0], logit.track.values[-1]
+        if last > 30 and last > 4 * max(first, 1.0) and len(logit.track.values) >= 3:
+            yield finding(
+                "attention-logit-growth",
+                f"The attention logits in {named(logit.path)} grow: {short(first)} → {short(last)} "
+                "(more than 30 saturates the softmax)",
+                path=logit.path,
+                first_step=logit.track.steps[0],
+                last_step=logit.track.steps[-1],
+                evidence={"logit": last, "at first": first, "expected": "below 30"},
+                remedy="Normalise queries and keys (QK norm), or lower the learning rate",
+            )
+        elif entropy is not None and last > 30:
+            since = lasting(entropy.track, lambda value: value < 0.1)
+            if since is not None:
+                yield finding(
+                    "attention-collapse",
+                    f"Attention in {named(logit.path)} looks at one place only: its entropy is "
+                    f"{share(entropy.track.values[-1])} of the largest, with logits up to "
+                    f"{short(last)}",
+                    path=logit.path,
+                    first_step=since,
+                    last_step=entropy.track.steps[-1],
+                    evidence={"entropy": entropy.track.values[-1], "logit": last},
+                    remedy="Scale the scores by 1/sqrt(head dimension), normalise queries and "
+                    "keys, or initialise their weights smaller",
+                )
+
+
+@rule(
+    "router-collapse",
+    family="activations",
+    title="One expert gets everything",
+    explains=("module-never-called", "no-gradient", "vanishing-gradient"),
+)
+def router_collapse(view: TrainingView) -> Iterator[Finding]:
+    """The router of a mixture sends almost all tokens to one expert."""
+    for parent, children in _mixtures(view).items():
+        counts = np.array([_tokens(view, child) for child in children], float)
+        if counts.sum() <= 0:
+            continue
+        top = float(counts.max() / counts.sum())
+        if len(set(counts[counts > 0])) > 1 or (counts == 0).any():
+            is_collapsed = top > 0.9 and len(children) >= 3
+        else:
+            is_collapsed = False
+        since: int | None = 0 if is_collapsed else None
+        if not is_collapsed:
+            since, top = _one_winner(view, parent)
+        if since is not None:
+            yield finding(
+                "router-collapse",
+                f"The router of {named(parent)} sends {share(top)} of the tokens to one of "
+                f"{len(children)} experts",
+                path=parent,
+                first_step=since,
+                evidence={"share": top, "expected": 1 / len(children)},
+                remedy="Add a load-balancing loss or noise to the router",
+            )
+
+
+def _mixtures(view: TrainingView) -> dict[str, list[str]]:
+    """Containers of at least three equal modules that do not run one after the other."""
+    found: dict[str, list[str]] = {}
+    for path, module in view.modules.items():
+        children = [view.model.modules[child] for child in module.children] if view.model else []
+        kinds = {child.class_name for child in children}
+        is_list = module.kind in ("ModuleList", "ModuleDict")
+        if is_list and len(children) >= 3 and len(kinds) == 1 and "expert" in path.lower():
+            found[path] = [child.path for child in children]
+    return found
+
+
+def _tokens(view: TrainingView, path: str) -> float:
+    """The number of values that a module put out over the whole training."""
+    track = view.series.get((path, "output"))
+    return float(track.column("count").sum()) if track is not None else 0.0
+
+
+def _one_winner(view: TrainingView, experts: str) -> tuple[int | None, float]:
+    above = experts.rpartition(".")[0]
+    for probe in view.probes("one winner", "softmax"):
+        if probe.path == above or probe.path.rpartition(".")[0] == above:
+            since = lasting(probe.track, lambda value: value > 0.95, least=3)
+            if since is not None:
+                return since, probe.track.values[-1]
+    return None, 0.0
+
+
+@rule(
+    "dropout-drops-all",
+    family="activations",
+    title="Dropout drops everything",
+    explains=(
+        "dead-units",
+        "loss-plateau",
+        "constant-output",
+        "representation-collapse",
+        "vanishing-gradient",
+        "no-gradient",
+        "loss-diverges",
+        "inputs-not-normalised",
+    ),
+)
+def dropout_drops_all(view: TrainingView) -> Iterator[Finding]:
+    """A dropout sets almost all values to 0."""
+    told = set()
+    for module in view.facts.modules:
+        if module.dropout is not None and module.dropout >= 0.95 and module.calls:
+            told.add(module.path)
+            yield _dropped(module.path, module.dropout)
+    for probe in view.probes("dropped"):
+        if probe.path not in told and lasting(probe.track, lambda value: value > 0.95) is not None:
+            yield _dropped(probe.path, probe.track.values[-1])
+
+
+def _dropped(path: str, part: float) -> Finding:
+    return finding(
+        "dropout-drops-all",
+        f"Dropout in {named(path)} sets {share(part)} of its input to 0",
+        path=path,
+        first_step=0,
+        evidence={"dropped": part, "expected": "0.1 to 0.5"},
+        remedy="nn.Dropout(p=0.1): p is the share that is dropped, not the share that is kept",
+    )
+
+
+@rule(
+    "identical-units",
+    family="activations",
+    title="All units of a layer are the same",
+    explains=("loss-plateau", "representation-collapse", "constant-output", "vanishing-gradient"),
+)
+def identical_units(view: TrainingView) -> Iterator[Finding]:
+    """All rows of a weight are equal and stay so: the units compute the same and learn the same."""
+    for one in view.weights:
+        if one.has_equal_rows and len(one.updates.values) >= 2 and one.shape[0] > 1:
+            yield finding(
+                "identical-units",
+                f"All {one.shape[0]} units of {named(one.name)} are the same and stay the same",
+                path=one.name.rpartition(".")[0],
+                series=one.name,
+                first_step=0,
+                evidence={"different rows": 1, "expected": one.shape[0]},
+                remedy="Initialise with random values: nn.init.kaiming_uniform_(weight)",
+            )
+
+
+@rule(
+    "constant-output",
+    "representation-collapse",
+    family="activations",
+    title="The output does not depend on the input",
+    explains=("loss-plateau",),
+)
+def constant_output(view: TrainingView) -> Iterator[Finding]:
+    """The model, or a part of it, computes the same for all samples of a batch."""
+    collapsed = []
+    position = view.order
+    for probe in view.probes("batch variation"):
+        since = lasting(probe.track, lambda value: value < _NO_VARIATION, least=4)
+        values = probe.track.values
+        # Behind a layer that began at zero, the output begins to differ slowly.
+        is_growing = values[-1] > 1.5 * values[len(values) // 2]
+        if since is not None and probe.path in position and not is_growing:
+            collapsed.append((position[probe.path], since, probe))
+    if not collapsed or not _inputs_vary(view):
+        return
+    _, since, probe = min(collapsed, key=lambda one: one[0])
+    last = view.outputs[-1].path if view.outputs else ""
+    is_end = probe.path in ("", last)
+    kind = "constant-output" if is_end else "representation-collapse"
+    what = "The output of the model" if is_end else f"The output of {named(probe.path)}"
+    yield finding(
+        kind,
+        f"{what} is the same for all samples of a batch since step {since} (it varies by "
+        f"{short(probe.track.values[-1])} of its size)",
+        # Where all targets are the same, that is the right answer.
+        severity="warning" if view.is_stuck else "info",
+        path=probe.path,
+        series=f"{probe.path}.output" if probe.path else "output",
+        first_step=since,
+        last_step=probe.track.steps[-1],
+        evidence={"variation": probe.track.values[-1], "expected": "above 0.01"},
+        remedy="Look for the first module whose output is constant: dead units, a saturated "
+        "activation, or a loss that rewards it",
+    )
+
+
+def _inputs_vary(view: TrainingView) -> bool:
+    track = view.series.get(("", "input.0"))
+    return track is None or bool(np.median(track.column("std")) > 0)
+
+
+@rule(
+    "growing-activations",
+    family="activations",
+    title="Activations grow along the depth or over the steps",
+    explains=("loss-diverges", "nan", "inf", "loss-spike", "exploding-gradient"),
+)
+def growing_activations(view: TrainingView) -> Iterator[Finding]:
+    """The output of repeated blocks grows from block to block by a factor of a hundred or more."""
+    for path, module in view.modules.items():
+        if view.model is None or len(module.children) < 4:
+            continue
+        children = [view.model.modules[child] for child in module.children]
+        tracks = [
+            track
+            for child in children
+            if (track := view.series.get((child.path, "output"))) is not None and len(track)
+        ]
+        if len(tracks) < 4 or len({child.class_name for child in children}) > 1:
+            continue
+        sizes = [float(np.median(track.size[-4:])) for track in tracks]
+        if not all(map(math.isfinite, sizes)) or min(sizes) <= 0:
+            continue
+        if sizes[-1] > 100 * sizes[0] and np.mean(np.diff(sizes) > 0) > 0.8:
+            yield finding(
+                "growing-activations",
+                f"Activations grow over the {len(tracks)} blocks of {named(path)}: "
+                f"{short(sizes[0])} → {short(sizes[-1])}",
+                path=path,
+                series=tracks[-1].label,
+                first_step=int(tracks[-1].steps[0]),
+                evidence={"first block": sizes[0], "last block": sizes[-1]},
+                remedy="Normalise before each block (pre-norm), or scale residual branches by "
+                "1/sqrt(2 × number of blocks) at initialisation",
+            )

@@ -1,0 +1,136 @@
+"""Draws the conclusion from what the rules found: what is the cause, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its rules
+    activation_rules,
+    dynamics_rules,
+    gradient_rules,
+    optimizer_rules,
+    setup_rules,
+)
+from torchglass.analyse.diagnosis.rule import RULES, Rule, findings_of
+from torchglass.analyse.diagnosis.training_view import TrainingView, is_loss
+from torchglass.records.findings import Finding
+
+Verdict = Literal["healthy", "warning", "broken"]
+
+_SEVERITIES = ("error", "warning", "info")
+_MOST_CONSEQUENCES = 20
+_NUMBERS = ("nan", "inf")
+
+
+def conclude(view: TrainingView) -> tuple[Finding, ...]:
+    """All findings of a training, causes first; what follows from a cause is counted with it."""
+    found = [*view.findings, *findings_of(view, RULES.values())]
+    events = _one_event_each(found)
+    causes = _without_consequences(events)
+    return tuple(sorted(causes, key=_weight))
+
+
+def verdict(findings: Iterable[Finding]) -> Verdict:
+    """How a training is, in a word."""
+    worst = {one.severity for one in findings}
+    return "broken" if "error" in worst else "warning" if "warning" in worst else "healthy"
+
+
+def _weight(one: Finding) -> tuple[int, int, float, int]:
+    kinds = list(RULES)
+    order = kinds.index(one.kind) if one.kind in RULES else -1
+    return (
+        _SEVERITIES.index(one.severity),
+        0 if one.first_step is None else one.first_step,
+        -one.confidence,
+        order,
+    )
+
+
+def _family(kind: str) -> str:
+    """Kinds that are one event: NaN and Inf spread into each other."""
+    return "non-finite" if kind in _NUMBERS else kind
+
+
+def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
+    """One finding for each kind of event: where it began, and how far it spread."""
+    events: dict[tuple[str, str], list[Finding]] = {}
+    for one in found:
+        events.setdefault((_family(one.kind), one.severity), []).append(one)
+    merged = []
+    for same in events.values():
+        first = _backward_origin(same) or min(same, key=_origin)
+        others = [one.message for one in same if one is not first]
+        merged.append(
+            replace(
+                first,
+                consequences=(*first.consequences, *others)[:_MOST_CONSEQUENCES],
+                facts={**first.facts, **({"spread to": len(others)} if others else {})},
+            )
+        )
+    return merged
+
+
+def _backward_origin(same: Sequence[Finding]) -> Finding | None:
+    """Where a gradient became NaN or Inf, if all values before it were finite.
+
+    That is the innermost module to which a finite gradient came and from which a bad one left.
+    """
+    step = min((one.first_step or 0 for one in same), default=0)
+    at_once = [one for one in same if (one.first_step or 0) == step]
+    if at_once[0].kind not in _NUMBERS or any(_origin(one)[1] < 4 for one in at_once):
+        return None
+    reached = {one.path for one in at_once if ".output" in f".{one.series}"}
+    left = [one for one in at_once if one.path not in reached and one.phase == "backward"]
+    return max(left, key=lambda one: one.path.count(".") + bool(one.path), default=None)
+
+
+def _origin(one: Finding) -> tuple[int, int]:
+    """What is nearest to the cause: of one step first what enters, then the forward, then the rest.
+
+    A finding of the same step and place in this order is the first that was measured.
+    """
+    step = -1 if one.first_step is None else one.first_step
+    if one.kind not in _NUMBERS:
+        return step, 0
+    name = one.series.removeprefix(one.path).removeprefix(".").rpartition(":")[2]
+    is_flow = name.startswith(("input", "output"))
+    if one.phase == "backward":
+        return step, 4 if is_flow else 5
+    if not one.path and name.startswith("input"):
+        return step, 0
+    if is_flow:
+        # What enters a module has left another one, or was computed between them.
+        return step, 1
+    return step, 3 if not one.path and is_loss(name) else 6
+
+
+def _without_consequences(events: Sequence[Finding]) -> list[Finding]:
+    """The findings that no other one explains, with what they explain as consequences."""
+    kept = {id(one): one for one in events}
+    followed: dict[int, list[str]] = {}
+    for one in events:
+        cause = next(
+            (
+                other
+                for other in events
+                if other is not one and _explains(other, one) and not _explains(one, other)
+            ),
+            None,
+        )
+        if cause is not None:
+            del kept[id(one)]
+            followed.setdefault(id(cause), []).append(one.message)
+    return [
+        replace(one, consequences=(*one.consequences, *followed.get(key, ()))[:_MOST_CONSEQUENCES])
+        for key, one in kept.items()
+    ]
+
+
+def _explains(cause: Finding, effect: Finding) -> bool:
+    rule: Rule | None = RULES.get(cause.kind)
+    if rule is None or effect.kind not in rule.explains or cause.severity == "info":
+        return False
+    return (cause.first_step or 0) <= (effect.first_step or effect.step or 0)

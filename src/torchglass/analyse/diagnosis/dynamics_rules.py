@@ -1,0 +1,183 @@
+"""Rules about the course of a training: its loss over the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.analyse.diagnosis.rule import finding, rule, short
+from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, TrainingView
+from torchglass.records.findings import Finding
+
+_FEWEST = 12
+_SUPERVISED = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "CtcLoss")
+
+
+def _finite(track: SeriesTrack) -> tuple[npt.NDArray[np.int64], Numbers]:
+    values = track.values[:, 0]
+    kept = np.isfinite(values)
+    return track.steps[kept], values[kept]
+
+
+def _is_supervised(view: TrainingView) -> bool:
+    return any(loss.function.startswith(_SUPERVISED) for loss in view.facts.losses)
+
+
+@rule(
+    "loss-diverges",
+    family="dynamics",
+    title="The loss diverges",
+    explains=("loss-spike", "loss-plateau"),
+)
+def loss_diverges(view: TrainingView) -> Iterator[Finding]:
+    """The loss ends far above where it began, or is driven below its minimum."""
+    for track in view.losses:
+        steps, values = _finite(track)
+        if len(values) < _FEWEST:
+            continue
+        start = float(np.median(values[: max(3, len(values) // 10)]))
+        end = float(np.median(values[-max(3, len(values) // 4) :]))
+        if _is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
+            yield _maximised(track, steps, start, end)
+        elif values.min() >= 0 and start > 0 and end > 3 * start:
+            above = np.nonzero(values > 3 * start)[0]
+            since = int(steps[above[0]])
+            yield finding(
+                "loss-diverges",
+                f"The loss diverges: {short(start)} at first, {short(end)} at the end, above three "
+                f"times its start since step {since}",
+                severity="error" if end > 100 * start else "warning",
+                series=track.label,
+                first_step=since,
+                last_step=int(steps[-1]),
+                evidence={"first": start, "last": end},
+                confidence=0.9,
+                remedy="Lower the learning rate and clip gradients",
+            )
+
+
+def _maximised(
+    track: SeriesTrack, steps: npt.NDArray[np.int64], start: float, end: float
+) -> Finding:
+    return finding(
+        "loss-diverges",
+        f"The loss is maximised: it falls below 0 ({short(end)}), which this loss function cannot "
+        "do by itself",
+        severity="error",
+        series=track.label,
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        evidence={"first": start, "last": end, "expected": "at least 0"},
+        remedy="Remove the minus sign before the loss",
+    )
+
+
+@rule(
+    "loss-spike",
+    family="dynamics",
+    title="The loss spikes",
+)
+def loss_spike(view: TrainingView) -> Iterator[Finding]:
+    """The loss of a few steps is far above those before and after."""
+    for track in view.losses:
+        steps, values = _finite(track)
+        if len(values) < _FEWEST or values.min() < 0:
+            continue
+        at = _spike(values)
+        # What stands out at a ten-thousandth of the first loss is of no interest.
+        if at is None or values[at] < 0.5 * np.median(values[:3]):
+            continue
+        around = float(np.median(np.r_[values[max(0, at - 8) : at], values[at + 1 : at + 9]]))
+        step = int(steps[at])
+        batch = _batch_at(view, step)
+        yield finding(
+            "loss-spike",
+            f"The loss spikes at step {step}: {short(float(values[at]))}, around it "
+            f"{short(around)}{batch}",
+            severity="warning" if batch else "info",
+            series=track.label,
+            first_step=step,
+            last_step=step,
+            evidence={"loss": float(values[at]), "around": around},
+            confidence=0.7,
+            remedy="Look at the batch of that step; clip gradients so that one batch does no harm",
+        )
+
+
+def _spike(values: Numbers) -> int | None:
+    """The largest value that stands out from both sides, if there is one."""
+    found = None
+    for at in range(5, len(values) - 2):
+        before, after = values[max(0, at - 10) : at], values[at + 1 : at + 6]
+        usual = float(np.median(before))
+        spread = float(np.median(np.abs(before - usual))) * 1.48
+        is_high = values[at] > usual + 12 * spread and values[at] > 4 * usual and usual > 0
+        comes_back = float(np.median(after)) < 0.5 * values[at]
+        if is_high and comes_back and (found is None or values[at] > values[found]):
+            found = at
+    return found
+
+
+def _batch_at(view: TrainingView, step: int) -> str:
+    """What was special about the batch of a step."""
+    track = view.series.get(("", "input.0"))
+    if track is None or step not in track.steps.tolist():
+        return ""
+    at = track.steps.tolist().index(step)
+    usual = float(np.median(track.size))
+    if usual > 0 and track.size[at] > 3 * usual:
+        return f"; the input of that batch is {track.size[at] / usual:.0f} times as large as usual"
+    return ""
+
+
+@rule(
+    "loss-plateau",
+    family="dynamics",
+    title="The loss never falls",
+)
+def loss_plateau(view: TrainingView) -> Iterator[Finding]:
+    """The loss is at the end what it was at the start, although the weights are updated."""
+    for track in view.losses:
+        steps, values = _finite(track)
+        if len(values) < 2 * _FEWEST or values.min() < 0:
+            continue
+        quarter = len(values) // 4
+        start, end = values[: max(3, quarter // 2)], values[-quarter:]
+        noise = math.sqrt(start.var() / len(start) + end.var() / len(end))
+        drop = float(start.mean() - end.mean())
+        chance = _chance(view)
+        is_chance = chance is not None and 0.9 * chance < end.mean() < 1.5 * chance
+        has_fallen = drop > max(0.03 * start.mean(), 0) and drop > 2 * noise
+        # Many models begin above chance: falling to it is not learning.
+        is_flat = end.mean() > 0.97 * values[-2 * quarter : -quarter].mean()
+        if (has_fallen and not (is_chance and is_flat)) or end.mean() > 1.5 * start.mean():
+            continue
+        rates = view.facts.lr.values
+        is_warming_up = len(rates) > 2 and rates[-1] > 1.5 * float(np.median(rates))
+        yield finding(
+            "loss-plateau",
+            f"The loss does not fall: {short(float(start.mean()))} at first, "
+            f"{short(float(end.mean()))} at the end"
+            + (f"; guessing gives {short(chance)}" if is_chance and chance is not None else ""),
+            severity="warning" if is_chance and not is_warming_up else "info",
+            series=track.label,
+            first_step=int(steps[0]),
+            last_step=int(steps[-1]),
+            evidence={"first": float(start.mean()), "last": float(end.mean())},
+            confidence=0.6,
+            remedy="Check that labels belong to their inputs, then overfit one batch: "
+            "tg.diagnose(model, batch, loss=…, optimizer=…)",
+        )
+
+
+def _chance(view: TrainingView) -> float | None:
+    """The loss of a model that guesses, if the loss function tells it."""
+    for loss in view.facts.losses:
+        if loss.function.startswith("NllLoss") and len(loss.input_shape) > 1:
+            return math.log(max(2, loss.input_shape[1]))
+        if loss.function.startswith("BinaryCrossEntropy"):
+            return math.log(2)
+    return None

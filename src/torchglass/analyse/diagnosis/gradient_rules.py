@@ -1,0 +1,215 @@
+"""Rules about gradients: where they stop, fade, grow and pile up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from torchglass.analyse.diagnosis.optimizer_rules import common_path
+from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting
+from torchglass.records.findings import Finding
+from torchglass.records.training import GradientStop, ParameterFacts
+
+_FEWEST_LAYERS = 5
+_WEAK, _FADED, _GONE = 1e-3, 1e-4, 1e-6
+"""What is left of the gradient at the other end: it may explain a loss that does not fall, it is
+worth a note, and no optimizer can do anything with it."""
+_BREAKS = (
+    "detach",
+    "data",
+    "item",
+    "tolist",
+    "numpy",
+    "argmax",
+    "argmin",
+    "round",
+    "floor",
+    "sign",
+)
+"""Functions that stop gradients, the most usual first."""
+
+
+@rule(
+    "gradient-accumulates",
+    family="gradients",
+    title="Gradients are not cleared between steps",
+    explains=("exploding-gradient", "loss-diverges", "lr-too-high", "nan", "inf", "loss-plateau"),
+)
+def gradient_accumulates(view: TrainingView) -> Iterator[Finding]:
+    """A backward adds to the gradients that the optimizer has used before: zero_grad is missing."""
+    track = view.facts.stale_gradients
+    since = lasting(track, lambda value: value > 0)
+    if since is None:
+        return
+    yield finding(
+        "gradient-accumulates",
+        f"Gradients pile up since step {since}: they are not cleared between optimizer steps",
+        severity="error",
+        first_step=since,
+        last_step=track.steps[-1],
+        evidence={"steps with old gradients": sum(map(bool, track.values)), "of": len(track.steps)},
+        remedy="Call optimizer.zero_grad() before each loss.backward()",
+    )
+
+
+@rule(
+    "no-gradient",
+    family="gradients",
+    title="No gradient reaches a part of the model",
+    explains=("loss-plateau", "vanishing-gradient", "identical-units"),
+)
+def no_gradient(view: TrainingView) -> Iterator[Finding]:
+    """Parameters that an optimizer trains never get a gradient, although their module is called."""
+    without = [
+        one
+        for one in view.facts.parameters
+        if one.requires_grad
+        and one.optimizer is not None
+        and not one.with_gradient
+        and one.without_gradient >= 2
+        and _is_called(view, one)
+    ]
+    if without:
+        yield _no_gradient(view, without, "is None")
+
+
+def _is_called(view: TrainingView, parameter: ParameterFacts) -> bool:
+    path = parameter.name.rpartition(".")[0]
+    calls = {one.path: one.calls for one in view.facts.modules}
+    # A module that is not called itself may have its weights used by the one around it.
+    return bool(
+        calls.get(path) or any((path, name) in view.series for name in ("output", "output.0"))
+    )
+
+
+def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence: str) -> Finding:
+    paths = {one.name.rpartition(".")[0] for one in without}
+    # The last module without a gradient stands before the place where gradients stop.
+    last = max(paths, key=lambda path: view.order.get(path, -1))
+    path = common_path([one.name for one in without]) or last
+    stop = _stop_near(view, path)
+    count = len(without)
+    where = ""
+    if stop is not None:
+        how = "gradients are switched off (no_grad)" if stop.is_in_no_grad else f"`{stop.function}`"
+        line = f" at {stop.source.file}:{stop.source.line}" if stop.source else ""
+        where = f": {how} stops it{line}"
+    return finding(
+        "no-gradient",
+        f"No gradient reaches {named(path) if path else 'the parameters'} ({count} "
+        f"parameter{'s' * (count > 1)}, first {named(without[0].name)}){where}",
+        severity="error" if count == len(view.weights) else "warning",
+        path=path,
+        series=f"{without[0].name}.grad",
+        first_step=0,
+        source=stop.source if stop is not None else None,
+        op=stop.function if stop is not None else "",
+        evidence={"parameters": [one.name for one in without[:20]], "gradient": evidence},
+        remedy="Remove detach(), .data, .item() or torch.no_grad() from the way to the loss, and "
+        "check that the output is used in the loss",
+    )
+
+
+def _stop_near(view: TrainingView, path: str) -> GradientStop | None:
+    """The operation that most likely stops the gradients of a module."""
+    stops = [one for one in view.facts.gradient_stops if not one.function.startswith("__")]
+    inside = [one for one in stops if one.is_in_no_grad and one.path.startswith(path)]
+    if inside:
+        return inside[0]
+    for function in _BREAKS:
+        for one in stops:
+            if function in one.function:
+                return one
+    return None
+
+
+def _layers(view: TrainingView, name: str) -> list[SeriesTrack]:
+    """The tracks of one series of all modules that hold weights, in the order of the calls."""
+    paths = {one.name.rpartition(".")[0] for one in view.weights}
+    return [
+        track
+        for path in sorted(paths & view.order.keys(), key=view.order.__getitem__)
+        if (track := view.series.get((path, name))) is not None and len(track)
+    ]
+
+
+def _trend(values: Sequence[float]) -> tuple[float, float]:
+    """The slope of log10 over depth, and how well a line fits it (the correlation)."""
+    logs = np.log10(np.maximum(np.array(values), 1e-300))
+    depth = np.arange(len(logs))
+    if logs.std() == 0:
+        return 0.0, 0.0
+    return float(np.polyfit(depth, logs, 1)[0]), float(np.corrcoef(depth, logs)[0, 1])
+
+
+@rule(
+    "vanishing-gradient",
+    family="gradients",
+    title="Gradients vanish on their way back",
+    explains=("loss-plateau", "constant-output", "representation-collapse"),
+)
+def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
+    """The gradient becomes smaller from layer to layer until almost none reaches the first ones."""
+    for name, words in (("output.grad", "The gradient"), ("output", "The signal")):
+        layers = _layers(view, name)
+        if len(layers) < _FEWEST_LAYERS:
+            continue
+        norms = [float(np.median(track.norm[-8:])) for track in layers]
+        if not all(np.isfinite(norms)) or max(norms) <= 0:
+            continue
+        slope, fit = _trend(norms)
+        is_back = name == "output.grad"
+        first, last = (norms[0], norms[-1]) if is_back else (norms[-1], norms[0])
+        # Exactly nothing is another problem. Deep plain networks lose much and may still learn.
+        is_lost = 0 < first < (_WEAK if view.is_stuck else _FADED) * last
+        if not is_lost or (fit if is_back else -fit) < 0.8:
+            continue
+        at = layers[0] if is_back else layers[-1]
+        yield finding(
+            "vanishing-gradient",
+            f"{words} vanishes over {len(layers)} layers: {short(last)} at "
+            f"{named((layers[-1] if is_back else layers[0]).path)}, {short(first)} at "
+            f"{named(at.path)} (about {10 ** abs(slope):.1f} times less per layer)",
+            severity="warning" if view.is_stuck or first < _GONE * last else "info",
+            path=layers[0].path,
+            series=at.label,
+            first_step=int(at.steps[0]),
+            last_step=int(at.steps[-1]),
+            evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
+            remedy="Use ReLU or GELU, normalisation or residual connections, and an initialisation "
+            "that keeps the scale, such as nn.init.kaiming_normal_",
+        )
+        return
+
+
+@rule(
+    "exploding-gradient",
+    family="gradients",
+    title="Gradients explode",
+    explains=("loss-diverges", "nan", "inf", "growing-activations", "lr-too-high", "loss-plateau"),
+)
+def exploding_gradient(view: TrainingView) -> Iterator[Finding]:
+    """The gradient grows from layer to layer on its way back."""
+    layers = _layers(view, "output.grad")
+    if len(layers) < _FEWEST_LAYERS:
+        return
+    norms = [float(track.norm[0]) for track in layers]
+    if not all(np.isfinite(norms)) or min(norms) <= 0:
+        return
+    slope, fit = _trend(norms)
+    if norms[0] <= norms[-1] / _FADED or fit > -0.8:
+        return
+    yield finding(
+        "exploding-gradient",
+        f"The gradient explodes over {len(layers)} layers: {short(norms[-1])} at "
+        f"{named(layers[-1].path)}, {short(norms[0])} at {named(layers[0].path)} (about "
+        f"{10 ** abs(slope):.1f} times more per layer)",
+        path=layers[0].path,
+        series=layers[0].label,
+        first_step=int(layers[0].steps[0]),
+        evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
+        remedy="Use an initialisation that keeps the scale (nn.init.kaiming_normal_), add "
+        "normalisation, or clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    )

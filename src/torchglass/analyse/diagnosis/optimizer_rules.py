@@ -1,0 +1,367 @@
+"""Rules about optimizers: who trains what, learning rates, weight decay and update sizes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.training_view import TrainingView
+from torchglass.records.findings import Finding
+from torchglass.records.training import ParameterFacts
+
+_NOTHING_MOVES = 3e-7
+"""Updates below this share of the weights are lost in the rounding of float32."""
+_TOO_LARGE = 0.05
+"""Weights that change by this share at every step forget what they learned."""
+
+
+def common_path(names: Sequence[str]) -> str:
+    """The innermost module that holds all parameters."""
+    parts = [name.split(".")[:-1] for name in names]
+    common: list[str] = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        common.append(level[0])
+    return ".".join(common)
+
+
+def _some(parameters: Sequence[ParameterFacts]) -> str:
+    first = named(parameters[0].name)
+    return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more parameters"
+
+
+@rule(
+    "replaced-parameter",
+    family="optimizer",
+    title="The optimizer holds parameters that the model no longer has",
+    explains=("not-in-optimizer", "loss-plateau", "lr-too-low"),
+)
+def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
+    """A layer was replaced after the optimizer was made, so the new one is not trained."""
+    untrained = [
+        one for one in view.facts.parameters if one.requires_grad and one.optimizer is None
+    ]
+    foreign = [shape for one in view.facts.optimizers for shape in one.foreign_shapes]
+    if not untrained or not foreign:
+        return
+    count = len(foreign)
+    yield finding(
+        "replaced-parameter",
+        f"The optimizer updates {count} parameter{'s' * (count > 1)} that the model no longer has, "
+        f"and does not train {_some(untrained)}",
+        severity="error",
+        path=common_path([one.name for one in untrained]),
+        series=untrained[0].name,
+        first_step=0,
+        evidence={"not trained": [one.name for one in untrained[:20]], "no longer in use": count},
+        remedy="Make the optimizer after the last change of the model, or add the new parameters: "
+        f"optimizer.add_param_group({{'params': model.{untrained[0].name}}})",
+    )
+
+
+@rule(
+    "not-in-optimizer",
+    family="optimizer",
+    title="Parameters get gradients but no optimizer trains them",
+    explains=("loss-plateau",),
+)
+def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
+    """Gradients are computed for parameters that no optimizer has."""
+    if not view.facts.optimizers:
+        return
+    untrained = [
+        one
+        for one in view.facts.parameters
+        if one.requires_grad and one.optimizer is None and one.with_gradient
+    ]
+    if not untrained:
+        return
+    path = common_path([one.name for one in untrained])
+    yield finding(
+        "not-in-optimizer",
+        f"No optimizer trains {_some(untrained)}, although gradients are computed for them",
+        path=path,
+        series=untrained[0].name,
+        first_step=0,
+        evidence={"not trained": [one.name for one in untrained[:20]], "count": len(untrained)},
+        remedy=f"optimizer.add_param_group({{'params': model.{path or 'part'}.parameters()}}), or "
+        "requires_grad_(False) if they are to stay as they are",
+    )
+
+
+@rule(
+    "frozen",
+    family="optimizer",
+    title="Parameters are frozen",
+)
+def frozen(view: TrainingView) -> Iterator[Finding]:
+    """Parameters do not require a gradient, on purpose or by mistake."""
+    still = [one for one in view.facts.parameters if not one.requires_grad]
+    if not still:
+        return
+    total = sum(math.prod(one.shape) for one in view.facts.parameters)
+    share = sum(math.prod(one.shape) for one in still) / max(1, total)
+    yield finding(
+        "frozen",
+        f"{share:.0%} of the parameters are frozen: {_some(still)}",
+        severity="info",
+        path=common_path([one.name for one in still]),
+        series=still[0].name,
+        first_step=0,
+        evidence={
+            "share": share,
+            "in an optimizer": sum(one.optimizer is not None for one in still),
+        },
+        remedy="If that is not meant: model.requires_grad_(True)",
+    )
+
+
+@rule(
+    "lr-zero",
+    family="optimizer",
+    title="The learning rate is 0",
+    explains=("loss-plateau", "lr-too-low", "clipped-to-nothing"),
+)
+def lr_zero(view: TrainingView) -> Iterator[Finding]:
+    """The learning rate is 0 from some step on, so nothing moves any more."""
+    rates = view.facts.lr
+    zeros = 0
+    for rate in reversed(rates.values):
+        if rate:
+            break
+        zeros += 1
+    if zeros < 3 or zeros < 0.2 * len(rates.values):
+        return
+    since = rates.steps[-zeros]
+    is_all = zeros == len(rates.values)
+    cause = (
+        "" if is_all else "; a scheduler may be stepped once per batch instead of once per epoch"
+    )
+    yield finding(
+        "lr-zero",
+        f"The learning rate is 0 {'from the start' if is_all else f'since step {since}'}: "
+        f"nothing is learned{cause}",
+        severity="error" if is_all else "warning",
+        series="lr",
+        first_step=since,
+        last_step=rates.steps[-1],
+        evidence={"lr": 0.0, "largest before": max(rates.values)},
+        remedy="Check lr and the length of the schedule (T_max, total_steps, step_size)",
+    )
+
+
+@rule(
+    "lr-too-low",
+    family="optimizer",
+    title="Updates are too small to matter",
+    explains=("loss-plateau",),
+)
+def lr_too_low(view: TrainingView) -> Iterator[Finding]:
+    """Updates are so small compared with the weights that nothing is learned."""
+    yield from _decayed_early(view)
+    rates = view.facts.lr.values
+    largest = _largest_updates(view)
+    if len(largest) < 3 or not rates or not rates[-1] or rates[-1] > 1.5 * rates[0]:
+        return
+    usual = max(largest)
+    if usual >= _NOTHING_MOVES or not view.is_stuck or _is_clipped(view):
+        return
+    yield finding(
+        "lr-too-low",
+        f"Nothing moves: an update changes the weights by {short(usual)} of their size (usual: "
+        f"1e-3), at a learning rate of {short(rates[-1])}",
+        series="lr",
+        first_step=0,
+        evidence={"update": usual, "expected": 1e-3, "lr": rates[-1]},
+        remedy=f"Raise the learning rate, for example to lr={short(_lr_for(rates[-1], usual))}",
+    )
+
+
+def _decayed_early(view: TrainingView) -> Iterator[Finding]:
+    rates = view.facts.lr
+    if len(rates.values) < 8 or not rates.values[-1]:
+        return
+    top = max(rates.values)
+    low = [step for step, rate in zip(rates.steps, rates.values, strict=True) if rate < 1e-4 * top]
+    if (
+        rates.values[-1] > 1e-4 * top
+        or len(low) < 0.3 * len(rates.values)
+        or low[0] == rates.steps[0]
+    ):
+        return
+    yield finding(
+        "lr-too-low",
+        f"The learning rate fell from {short(top)} to {short(rates.values[-1])}, below a "
+        f"ten-thousandth since step {low[0]}: a scheduler may be stepped too often",
+        series="lr",
+        first_step=low[0],
+        evidence={"lr": rates.values[-1], "largest": top},
+        remedy="Step the scheduler once per epoch, or give it the number of batches",
+    )
+
+
+def _lr_for(rate: float, update: float) -> float:
+    """A rate at which updates would have a usual size, at most 0.1."""
+    return min(0.1, rate * 1e-3 / update) if update > 0 else 1e-3
+
+
+def _largest_updates(view: TrainingView) -> list[float]:
+    """The largest size of an update that each weight has ever seen, relative to the weight."""
+    found = [max(one.updates.values) for one in view.weights if one.updates.values]
+    return [one for one in found if math.isfinite(one)]
+
+
+def _is_clipped(view: TrainingView) -> bool:
+    """Whether the length of all gradients is the same at each step."""
+    _, norms = view.gradient_norm
+    norms = norms[np.isfinite(norms)]
+    return len(norms) >= 4 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
+
+
+@rule(
+    "clipped-to-nothing",
+    family="gradients",
+    title="Gradients are clipped until nothing is left",
+    explains=("loss-plateau", "lr-too-low"),
+)
+def clipped_to_nothing(view: TrainingView) -> Iterator[Finding]:
+    """All gradients together have the same tiny length at each step, and nothing moves."""
+    steps, norms = view.gradient_norm
+    largest = _largest_updates(view)
+    if not _is_clipped(view) or not largest or max(largest) >= 1e-5 or not view.is_stuck:
+        return
+    yield finding(
+        "clipped-to-nothing",
+        f"Gradients are clipped to a norm of {short(float(norms[-1]))} at every step; updates "
+        f"change the weights by {short(max(largest))} of their size",
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        evidence={"norm": float(norms[-1]), "update": max(largest), "expected": 1e-3},
+        remedy="Clip less: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    )
+
+
+@rule(
+    "lr-too-high",
+    family="optimizer",
+    title="The learning rate is too high",
+    explains=(
+        *("loss-diverges", "loss-spike", "exploding-gradient", "nan", "inf", "dead-units"),
+        *("growing-activations", "constant-output", "representation-collapse", "loss-plateau"),
+        *("saturated", "vanishing-gradient", "attention-collapse", "attention-logit-growth"),
+        *("no-gradient",),
+    ),
+)
+def lr_too_high(view: TrainingView) -> Iterator[Finding]:
+    """Updates are large compared with the weights, and the loss gets worse or oscillates."""
+    weights = [one for one in view.weights if one.updates.values]
+    if not weights:
+        return
+    by_step: dict[int, list[float]] = {}
+    for one in weights:
+        for step, value in zip(one.updates.steps, one.updates.values, strict=True):
+            if math.isfinite(value):
+                by_step.setdefault(step, []).append(value)
+    usual = {step: statistics.median(values) for step, values in by_step.items()}
+    large = [step for step, value in usual.items() if value > _TOO_LARGE]
+    if len(large) < max(1, len(usual) // 3) or not _is_harmed(view, max(usual.values())):
+        return
+    largest = max(usual.values())
+    rate = view.facts.lr.values[-1] if view.facts.lr.values else math.nan
+    yield finding(
+        "lr-too-high",
+        f"The learning rate {short(rate)} is too high: an update changes the weights by up to "
+        f"{largest:.0%} (usual: 0.1 %), and the loss does not fall",
+        severity="error" if _is_broken(view) else "warning",
+        series="lr",
+        first_step=min(large),
+        evidence={"update": largest, "expected": 1e-3, "lr": rate},
+        confidence=0.9,
+        remedy="Lower the learning rate, for example to "
+        f"lr={short(rate / max(10, largest / 1e-2))}",
+    )
+
+
+def _is_broken(view: TrainingView) -> bool:
+    return any(one.kind in ("nan", "inf") and one.severity == "error" for one in view.findings)
+
+
+def _is_harmed(view: TrainingView, largest: float) -> bool:
+    """Whether the loss rises, or oscillates without falling; before NaN it must have risen, too."""
+    for loss in view.losses:
+        values = loss.values[:, 0]
+        values = values[np.isfinite(values)]
+        if len(values) < 3:
+            # Lost within the first steps: only updates of the size of the weights explain it.
+            if _is_broken(view) and largest > 0.5:
+                return True
+            continue
+        start = float(np.median(values[: max(1, min(5, len(values) // 4))]))
+        end = float(np.median(values[-max(2, len(values) // 4) :]))
+        if start > 0 and end > 0.95 * start and values.max() > 2 * start:
+            return True
+    return False
+
+
+@rule(
+    "weight-decay-too-strong",
+    family="optimizer",
+    title="Weight decay shrinks the weights to nothing",
+    explains=("loss-plateau", "constant-output", "vanishing-gradient", "representation-collapse"),
+)
+def weight_decay_too_strong(view: TrainingView) -> Iterator[Finding]:
+    """Weights shrink to a fraction of their size under a large weight decay."""
+    decay = max((value for one in view.facts.optimizers for value in one.weight_decay), default=0.0)
+    if decay < 1e-2:
+        return
+    shrunk = []
+    tracks = [track for one in view.weights if (track := view.track(one)) is not None]
+    tracks = [track for track in tracks if len(track) >= 3 and track.size[0] > 0]
+    for track in tracks:
+        sizes = track.size
+        if sizes[-1] < 0.2 * sizes[0] and np.mean(np.diff(sizes) <= 0) > 0.7:
+            shrunk.append(track)
+    if not shrunk or len(shrunk) < 0.5 * len(tracks):
+        return
+    worst = min(shrunk, key=lambda track: track.size[-1] / track.size[0])
+    left = float(worst.size[-1] / worst.size[0])
+    yield finding(
+        "weight-decay-too-strong",
+        f"weight_decay={decay:g} shrinks the weights: {len(shrunk)} of {len(tracks)} lost more "
+        f"than 80 % of their size, {named(worst.label)} has {left:.1%} left",
+        series=worst.label,
+        first_step=int(worst.steps[0]),
+        last_step=int(worst.steps[-1]),
+        evidence={"weight_decay": decay, "left": left},
+        remedy="Use weight_decay=1e-2 or less with AdamW, 1e-4 with SGD and Adam",
+    )
+
+
+@rule(
+    "scaler-skips",
+    family="optimizer",
+    title="The GradScaler skips step after step",
+    explains=("loss-plateau",),
+)
+def scaler_skips(view: TrainingView) -> Iterator[Finding]:
+    """The scale of a GradScaler falls again and again, because gradients overflow at each step."""
+    track = view.series.get(("", "grad_scale"))
+    if track is None or len(track) < 4:
+        return
+    first, last = float(track.values[0, 0]), float(track.values[-1, 0])
+    if last < first / 256 and last < 16:
+        yield finding(
+            "scaler-skips",
+            f"The GradScaler has lowered its scale from {first:g} to {last:g}: gradients overflow "
+            "and steps are skipped",
+            series="grad_scale",
+            first_step=int(track.steps[0]),
+            last_step=int(track.steps[-1]),
+            evidence={"scale": last, "at first": first},
+            remedy="Find the module with the largest gradient, or train in bfloat16",
+        )

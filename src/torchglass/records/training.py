@@ -1,0 +1,138 @@
+"""Facts about a training that its series do not show: optimizers, gradients, modes and the loss.
+
+They are a summary: each version of the record replaces the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchglass.records.trace import SourceLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A few values over steps; of a long training only some steps are kept."""
+
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """An optimizer, and the settings of its parameter groups."""
+
+    name: str
+    """Its class: "AdamW"."""
+    lr: tuple[float, ...] = ()
+    """The latest learning rate of each group."""
+    weight_decay: tuple[float, ...] = ()
+    foreign_shapes: tuple[str, ...] = ()
+    """The shapes of its parameters that are not in the model: "64×10"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """A parameter, who trains it, and what happened to it."""
+
+    name: str
+    """Its dotted name."""
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    requires_grad: bool = True
+    optimizer: int | None = None
+    """The index of the optimizer that trains it."""
+    with_gradient: int = 0
+    """The number of recorded updates at which it had a gradient."""
+    without_gradient: int = 0
+    updates: Track = Track()
+    """The size of its updates relative to its own size, from a sample of its values."""
+    has_equal_rows: bool = False
+    """Whether all its rows had the same values when it was last looked at."""
+    same_values_as: str = ""
+    """Another parameter that had the same values in the first step, but is not the same one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFacts:
+    """A module that has something to tell beyond its series."""
+
+    path: str
+    name: str
+    """Its class: "Dropout"."""
+    calls: int = 0
+    """Calls in recorded forwards that were trained on."""
+    eval_calls: int = 0
+    """Those of them in eval mode."""
+    other_paths: tuple[str, ...] = ()
+    """Further paths at which the model holds the same module."""
+    has_parameters: bool = False
+    dropout: float | None = None
+    """The probability of a dropout module."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A measurement of one operation in forwards that were looked at closely."""
+
+    path: str
+    function: str
+    """torch's name: "softmax"."""
+    measure: str
+    """What was measured: "entropy", "saturated", "dead units"."""
+    track: Track
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientStop:
+    """An operation through which no gradient flows, although its input needs one."""
+
+    path: str
+    function: str
+    source: SourceLine | None = None
+    is_in_no_grad: bool = False
+    """Whether gradients were switched off around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFacts:
+    """How the loss is computed from the output of the model."""
+
+    function: str = ""
+    """The autograd node of the loss function: "NllLossBackward0"."""
+    before: tuple[str, ...] = ()
+    """The nodes between the loss function and the parameters, from the loss on."""
+    input_shape: tuple[int, ...] = ()
+    target_shape: tuple[int, ...] = ()
+    target_min: float | None = None
+    target_max: float | None = None
+    ignored: float = 0.0
+    """The share of targets that the loss ignores."""
+    is_broadcast: bool = False
+    """Whether input and target have different shapes and were expanded to a larger one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What is known of a training beside its series."""
+
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    parameters: tuple[ParameterFacts, ...] = ()
+    modules: tuple[ModuleFacts, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    gradient_stops: tuple[GradientStop, ...] = ()
+    losses: tuple[LossFacts, ...] = ()
+    lr: Track = Track()
+    """The largest learning rate of all optimizers."""
+    updates: int = 0
+    """The number of recorded updates."""
+    stale_gradients: Track = Track()
+    """1 at a step whose backward added to gradients that an earlier update had used, else 0."""
+    input_dtypes: tuple[str, ...] = ()
+    """The dtypes of the inputs of the model."""
+    batch_size: int = 0
+    """The size of the first dimension of the first input."""

@@ -1,0 +1,156 @@
+"""The result of `diagnose`: a verdict, and the findings behind it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torchglass.analyse.diagnosis.conclude import Verdict, conclude, verdict
+from torchglass.analyse.diagnosis.rule import RULES
+from torchglass.analyse.diagnosis.training_view import TrainingView, is_needed, tracks_of
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.json_data import nan_as_none, to_json_data
+from torchglass.records.reader import Reader
+from torchglass.records.run import RunStatus
+from torchglass.records.training import TrainingFacts
+from torchglass.tables.export import File, html_page, html_text, json_text, written
+from torchglass.views.formats import harmless
+
+_MARKS = {"error": "✗", "warning": "!", "info": "·"}
+_EXIT_CODES: dict[Verdict, int] = {"healthy": 0, "warning": 1, "broken": 3}
+_MOST_CONSEQUENCES = 3
+_WIDTH = 100
+
+
+class Diagnosis:
+    """What is wrong with a training, where, since when, and what to do. Print it to read it."""
+
+    def __init__(
+        self,
+        findings: Sequence[Finding],
+        *,
+        name: str = "",
+        status: RunStatus | None = None,
+        last_step: int = -1,
+    ) -> None:
+        self.findings = tuple(findings)
+        """The problems, causes before consequences, the worst first."""
+        self.name = name
+        self.status = status
+        """How the run ended; None where no run was recorded."""
+        self.last_step = last_step
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "healthy", "warning" or "broken"."""
+        has_failed = self.status is not None and self.status.state in ("stopped", "killed")
+        return "broken" if has_failed else verdict(self.findings)
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that are more than information."""
+        return tuple(one for one in self.findings if one.severity != "info")
+
+    @property
+    def exit_code(self) -> int:
+        """What `torchglass diagnose` exits with: 0 healthy, 1 warnings, 3 broken."""
+        return _EXIT_CODES[self.verdict]
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one sentence."""
+        count = len(self.problems)
+        what = "1 problem" if count == 1 else f"{count} problems"
+        where = f" in {self.last_step + 1:,} steps" if self.last_step >= 0 else ""
+        has_failed = self.status is not None and self.status.has_failed
+        end = f"; the run was {self.status.full}" if self.status and has_failed else ""
+        if self.verdict == "healthy":
+            return f"Healthy: no problems found{where}"
+        word = "Broken" if self.verdict == "broken" else "Warning"
+        first = f": {self.problems[0].message}" if self.problems else ""
+        more = f" ({what} in all)" if count > 1 else ""
+        return f"{word}{first}{more}{end}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The diagnosis as dicts, lists, strings and numbers."""
+        return {
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "name": self.name,
+            "status": str(self.status) if self.status is not None else None,
+            "last_step": self.last_step,
+            "findings": [nan_as_none(to_json_data(one)) for one in self.findings],
+        }
+
+    def to_json(self, file: File | None = None) -> str:
+        """The diagnosis as JSON text; also written to `file` if given."""
+        return written(json_text(self.to_dict()), file)
+
+    def to_html(self, file: File | None = None) -> str:
+        """The diagnosis as a self-contained page; also written to `file` if given."""
+        title = f"Diagnosis of {self.name}" if self.name else "Diagnosis"
+        return written(html_page(title, self._repr_html_()), file)
+
+    def _repr_html_(self) -> str:
+        items = "".join(
+            f"<li><b>{_MARKS[one.severity]} {html_text(one.message)}</b><br>"
+            + "<br>".join(html_text(line) for line in _details(one))
+            + "</li>"
+            for one in self.findings
+        )
+        return f"<p><b>{html_text(self.summary)}</b></p><ul>{items}</ul>"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, width: int | None = None) -> Iterator[str]:
+        """The text, line by line."""
+        width = width or _WIDTH
+        yield from textwrap.wrap(harmless(self.summary), width)
+        for one in self.findings:
+            yield ""
+            mark = _MARKS[one.severity]
+            yield from textwrap.wrap(
+                f"{mark} {harmless(one.message)}", width, subsequent_indent="  "
+            )
+            for line in _details(one):
+                yield from textwrap.wrap(
+                    harmless(line), width, initial_indent="    ", subsequent_indent="      "
+                )
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis: {self.verdict}, {len(self.findings)} findings>"
+
+
+def _details(one: Finding) -> Iterator[str]:
+    """What follows the message of a finding."""
+    remedy = one.remedy or (RULES[one.kind].remedy if one.kind in RULES else "")
+    if remedy:
+        yield f"do: {remedy}"
+    if one.consequences:
+        shown = "; ".join(one.consequences[:_MOST_CONSEQUENCES])
+        rest = len(one.consequences) - _MOST_CONSEQUENCES
+        yield f"caused: {shown}" + (f"; and {rest} more" if rest > 0 else "")
+    if one.see:
+        yield f"see: {one.see}"
+    yield f"kind: {one.kind}" + (f", confidence {one.confidence:.0%}" if one.confidence < 1 else "")
+
+
+def diagnose_reader(reader: Reader) -> Diagnosis:
+    """The diagnosis of a run that was recorded, or is being recorded."""
+    ids = [one.id for one in reader.series() if is_needed(one.path, one.name)]
+    found = reader.document(Findings)
+    view = TrainingView(
+        tracks_of(reader.points_of(ids)),
+        facts=reader.document(TrainingFacts),
+        model=reader.model(),
+        status=reader.status(),
+        findings=(found.at_steps or found.findings) if found is not None else (),
+    )
+    return Diagnosis(
+        conclude(view),
+        name=reader.run().name,
+        status=reader.status(),
+        last_step=reader.last_step(),
+    )
