@@ -206,14 +206,15 @@ class TensorReader(Generic[AnyReading]):
 
     def _new_batch(self, like: torch.Tensor) -> TensorBatch[AnyReading]:
         if self._batched_bytes > _MOST_BYTES:
-            self._measure_batches()
+            TensorReader.finish(self)
             self._batches.clear()
             self._batched_bytes = 0
         batch: TensorBatch[AnyReading] = TensorBatch(like, self._batch_bytes)
         self._batched_bytes += batch.bytes
         return batch
 
-    def _measure_batches(self) -> None:
+    def finish(self) -> None:
+        """Measure all tensors that were put aside."""
         with self._lock:
             for batch in self._batches.values():
                 self._measure(batch)
@@ -313,9 +314,6 @@ class StatisticsReader(TensorReader[StatisticsReading]):
                 self._alike.clear()
             reading = self._alike[key] = self._new(tensor, None)
         return reading
-
-    def finish(self) -> None:
-        self._measure_batches()
 
     def _new(self, tensor: torch.Tensor, kind: TensorKind | None) -> StatisticsReading:
         spec = describe(tensor) if kind is None else kind.spec
@@ -464,7 +462,7 @@ class HistogramReader(TensorReader[HistogramReading]):
 
     def finish(self) -> None:
         """Make the statistics and histograms of everything that was read."""
-        self._measure_batches()
+        super().finish()
         sampled, self._sampled = self._sampled, []
         by_length: dict[int, list[_SampledRows]] = {}
         for block in sampled:

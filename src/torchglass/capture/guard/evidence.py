@@ -22,7 +22,7 @@ from torchglass.capture.tensor.description import (
 )
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.trace.op_mode import user_code
-from torchglass.records.findings import Evidence, EvidenceRole, Finding, Severity
+from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Phase, SourceLine
 
@@ -136,40 +136,23 @@ def blame(
     held: TensorNames,
     facts: Mapping[str, Any] | None = None,
 ) -> Finding:
-    """The finding that an op made a tensor what it is."""
+    """The finding that an op produced a bad tensor."""
     made = evidence(culprit, held)
     shown = (*(evidence(other, held) for other in others), made)
-    return Finding(
-        severity=_severity(health),
-        kind=KINDS[health],
-        message=_made(location, health, made),
-        path=location.path,
-        call=location.call,
-        op=location.op,
-        phase=location.phase,
-        source=location.source,
-        facts={**_facts(made, culprit.tensor, health), **(facts or {})},
-        tensors=shown,
-    )
+    message = _made(location, health, made)
+    found = _finding(location, health, message, culprit.tensor, shown, facts or {})
+    return dataclasses.replace(found, op=location.op)
 
 
 def arrival(
     location: OpLocation, health: Health, what: str, culprit: ShownTensor, held: TensorNames
 ) -> Finding:
-    """The finding that a tensor was not finite when it came; `what` says whence."""
+    """The finding that a tensor was bad before an op used it; `what` says where it came from."""
     came = evidence(culprit, held)
     count = counted(came.stats, health)
-    return Finding(
-        severity=_severity(health),
-        kind=KINDS[health],
-        message=f"{what.format(count=count)}, first used by {location.words}",
-        path=location.path,
-        call=location.call,
-        phase=location.phase,
-        source=location.source,
-        facts={**_facts(came, culprit.tensor, health), "used_by": location.op},
-        tensors=(came,),
-    )
+    message = f"{what.format(count=count)}, first used by {location.words}"
+    facts = {"used_by": location.op}
+    return _finding(location, health, message, culprit.tensor, (came,), facts)
 
 
 def standing(
@@ -181,13 +164,29 @@ def standing(
 ) -> Finding:
     """The finding that a tensor is not finite; `why` says why no op is named."""
     found = evidence(culprit, TensorNames({}, {}))
+    message = f"{name} holds {counted(found.stats, health)}, and {why}"
+    return _finding(OpLocation("", "", 0, source), health, message, culprit.tensor, (found,), {})
+
+
+def _finding(
+    location: OpLocation,
+    health: Health,
+    message: str,
+    culprit: torch.Tensor,
+    shown: tuple[Evidence, ...],
+    facts: Mapping[str, Any],
+) -> Finding:
+    """The finding about the last of the shown tensors."""
     return Finding(
-        severity="error",
+        severity="warning" if health is Health.NEAR else "error",
         kind=KINDS[health],
-        message=f"{name} holds {counted(found.stats, health)}, and {why}",
-        source=source,
-        facts=_facts(found, culprit.tensor, health),
-        tensors=(found,),
+        message=message,
+        path=location.path,
+        call=location.call,
+        phase=location.phase,
+        source=location.source,
+        facts={**_facts(shown[-1], culprit, health), **facts},
+        tensors=shown,
     )
 
 
@@ -203,10 +202,6 @@ def counted(stats: Stats | None, health: Health) -> str:
     parts = [f"{stats.nan:,} NaN"] if stats.nan else []
     parts += [f"{stats.inf:,} Inf"] if stats.inf else []
     return " and ".join(parts) or ("NaN" if health is Health.NAN else "Inf")
-
-
-def _severity(health: Health) -> Severity:
-    return "warning" if health is Health.NEAR else "error"
 
 
 def _made(location: OpLocation, health: Health, made: Evidence) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from torchglass.capture.trace.producers import Located, OpLinker
 from torchglass.capture.trace.saved_tensors import (
     ByOp,
     Key,
-    OpEventNumbers,
     Output,
     Rerun,
     RerunBuilder,
@@ -66,13 +65,13 @@ class CapturedPass:
     """torch's, at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""
-    ran: Sequence[int]
+    ran: Collection[OpId]
     """The ops that ran, which are all but inputs, outputs and calls out of sight."""
 
     @cached_property
     def ordinals(self) -> Mapping[OpId, int]:
         """The numbers of ops among those that ran; a recorder's `edits` use them."""
-        return {OpId(op): number for number, op in enumerate(self.ran)}
+        return {op: number for number, op in enumerate(self.ran)}
 
     def held(self, name: str) -> torch.Tensor | None:
         tensor = self.held_tensors.get(name)
@@ -136,7 +135,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
         lazy=recorder.snapshots.lazy,
         random_state=recorder.random_state,
         held_tensors=assembly.held_tensors,
-        ran=assembly.ran.ops,
+        ran=assembly.ran,
     )
 
 
@@ -153,7 +152,8 @@ class Assembly:
         self.events: list[Rerun | None] = []
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
         """The tensors of the ops that have no event, and by what the recorder knows them."""
-        self.ran = OpEventNumbers()
+        self.ran: dict[OpId, int] = {}
+        """The number of the event of each op that ran."""
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
         self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
@@ -175,7 +175,7 @@ class Assembly:
 
     def _add_op(self, number: int, event: OpEvent) -> bool:
         op = self._record(event)
-        self.ran.add(op.id, number)
+        self.ran[op.id] = number
         held = self._append(op)
         if held:
             self.events[op.id] = self._reruns.of(event)

@@ -6,11 +6,9 @@ A tensor is copied only when an op is about to write into memory that it spans.
 from __future__ import annotations
 
 import contextlib
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -84,55 +82,30 @@ Key = tuple[int, int]
 """The number of an event, and which of its results."""
 
 
-class OpEventNumbers:
-    """The ops that ran, and the numbers of their events. Both rise, so either finds the other."""
-
-    def __init__(self) -> None:
-        self.ops = array("i")
-        self._events = array("i")
-
-    def add(self, op: OpId, event: int) -> None:
-        self.ops.append(op)
-        self._events.append(event)
-
-    def op(self, event: int) -> OpId:
-        return OpId(self.ops[bisect_left(self._events, event)])
-
-    def event(self, op: OpId) -> int:
-        """The event of an op; -1 if it did not run."""
-        place = bisect_left(self.ops, op)
-        is_there = place < len(self.ops) and self.ops[place] == op
-        return self._events[place] if is_there else -1
-
-
 class ByOp(Mapping[Output, torch.Tensor]):
-    """What a recorder has by event, and may still be given, by op."""
+    """By op, what a recorder has by event; more of it may come."""
 
-    def __init__(self, by_event: Mapping[Key, torch.Tensor], ran: OpEventNumbers) -> None:
+    def __init__(self, by_event: Mapping[Key, torch.Tensor], events: Mapping[OpId, int]) -> None:
+        """`events` has the number of the event of each op that ran."""
         self._by_event = by_event
-        self._ran = ran
+        self._events = events
 
     def __getitem__(self, output: Output) -> torch.Tensor:
         op, result = output
-        return self._by_event[self._ran.event(op), result]
-
-    def __contains__(self, output: object) -> bool:
-        match output:
-            case (int(op), int(result)):
-                return (self._ran.event(OpId(op)), result) in self._by_event
-        return False
+        return self._by_event[self._events.get(op, -1), result]
 
     def __iter__(self) -> Iterator[Output]:
-        return ((self._ran.op(event), result) for event, result in self._by_event)
+        ops = {event: op for op, event in self._events.items()}
+        return ((ops[event], result) for event, result in self._by_event)
 
     def __len__(self) -> int:
         return len(self._by_event)
 
 
 class SavedOutputs(Mapping[Output, torch.Tensor]):
-    """The tensors that ops made, where the events hold them; copies of those written over later.
+    """The tensors that ops made: the events hold them, or copies if they were overwritten.
 
-    One whose memory the model has freed meanwhile is none of them.
+    Tensors whose memory the model has freed since are left out.
     """
 
     def __init__(
@@ -150,19 +123,12 @@ class SavedOutputs(Mapping[Output, torch.Tensor]):
         """The op that was asked for last and all its results: an op may have thousands."""
 
     def __getitem__(self, output: Output) -> torch.Tensor:
-        if output in self._copies:
-            return self._copies[output]
-        tensor = self._uncopied(output)
+        tensor = self._copies.get(output)
+        if tensor is None:
+            tensor = self._uncopied(output)
         if tensor is None:
             raise KeyError(output)
         return tensor
-
-    def __contains__(self, output: object) -> bool:
-        match output:
-            case (int(op), int(result)):
-                at = OpId(op), result
-                return at in self._copies or self._uncopied(at) is not None
-        return False
 
     def __iter__(self) -> Iterator[Output]:
         for op in self._ops:
@@ -189,14 +155,6 @@ class _Kept(NamedTuple):
     tensor: torch.Tensor
 
 
-class ProducesTensors(Protocol):
-    """An event that made tensors."""
-
-    @property
-    def results(self) -> Sequence[torch.Tensor]:
-        """The tensors."""
-
-
 class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
     """Tensors that were there before the pass, by id, each with a copy from before its writes."""
 
@@ -214,7 +172,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, events: Sequence[ProducesTensors], held: Callable[[], Iterable[torch.Tensor]] = tuple
+        self, events: Sequence[Any], held: Callable[[], Iterable[torch.Tensor]] = tuple
     ) -> None:
         self._events = events
         self._held = held
