@@ -18,7 +18,7 @@ from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchglass.views.notebook.page import NotebookPage
+    from torchglass.views.web.notebook import NotebookPage
     from torchglass.views.web.server import Server
 
 
@@ -119,7 +119,7 @@ def view(
         write_runs(OpenRuns(readers, **beside), Path(save))
         return Path(save)
     if _in_notebook(notebook):
-        from torchglass.views.notebook.page import NotebookPage
+        from torchglass.views.web.notebook import NotebookPage
 
         return NotebookPage(*readers, **beside)
     from torchglass.views.web.server import serve

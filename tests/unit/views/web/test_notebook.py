@@ -8,8 +8,8 @@ import pytest
 
 import hatch_build
 from tests.browser.runs import training
-from torchglass.views.notebook.page import NotebookPage, reply
 from torchglass.views.web.answers import OpenRuns
+from torchglass.views.web.notebook import NotebookPage, reply
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from torchglass.errors import TorchglassError
 from torchglass.records.reader import Reader
 from torchglass.views.web.answers import Distances, OpenRuns, answer
-from torchglass.views.web.saved_page import render_runs
+from torchglass.views.web.saved_page import render_empty_page, render_runs
 
 _FRAME = (
     '<iframe srcdoc="{page}" style="width:100%;height:{height}px;border:1px solid #8884;'
@@ -41,10 +42,9 @@ class NotebookPage:
     def widget(self) -> Any:
         """The live page as a widget; None if anywidget is not installed."""
         try:
-            from torchglass.views.notebook.widget import PageWidget
+            return _widget_class()(self._runs, height=self.height)
         except ImportError:
             return None
-        return PageWidget(self._runs, height=self.height)
 
     def _repr_html_(self) -> str:
         title = html.escape(self.readers[0].run().name)
@@ -57,6 +57,28 @@ class NotebookPage:
 
     def __repr__(self) -> str:
         return f"<page of {', '.join(reader.run().name for reader in self.readers)}>"
+
+
+@cache
+def _widget_class() -> Any:
+    """A frame with the page; its requests are answered in the kernel. Needs anywidget."""
+    import anywidget
+    import traitlets
+
+    class PageWidget(anywidget.AnyWidget):
+        _esm = Path(__file__).with_name("widget.js")
+        page = traitlets.Unicode().tag(sync=True)
+        height = traitlets.Int(720).tag(sync=True)
+
+        def __init__(self, runs: OpenRuns, *, height: int = 720) -> None:
+            super().__init__(page=render_empty_page(), height=height)
+            self._runs = runs
+            self.on_msg(self._answer)
+
+        def _answer(self, _: object, content: dict[str, Any], __: object) -> None:
+            self.send(reply(self._runs, content))
+
+    return PageWidget
 
 
 def _widget_part(widget: Any) -> dict[str, Any]:
