@@ -203,10 +203,9 @@ class FencedBlock(contextlib.AbstractContextManager[T], Generic[T]):
 
 @uninterruptible
 def collector_paused() -> Iterator[None]:
-    """Make many lasting objects without the collector looking through them time and again.
+    """Pause the garbage collector while many lasting objects are created.
 
-    It goes on afterwards if it was on before. Where two threads are here at once, it goes on with
-    the first that is done.
+    It is restored afterwards. If two threads are in such a block, the first to end restores it.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -89,7 +89,7 @@ class Fence:
     with fence:
         measure(tensor)             # an error in here is a warning
 
-    except Exception as problem:    # the same, where a with-block costs too much
+    except Exception as problem:    # the same, if a with-block costs too much
         fence.caught(problem)
     """
 

@@ -244,7 +244,7 @@ def load(path: str | PathLike[str]) -> Trace:
 
 @contextlib.contextmanager
 def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture]:
-    """Record a pass; add where it failed to an exception that leaves it."""
+    """Record a pass; add its trace and the failed op to an exception."""
     from torchglass.capture.trace.selection import capturing
     from torchglass.results.trace import Trace
 

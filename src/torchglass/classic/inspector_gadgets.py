@@ -197,7 +197,7 @@ class _Results(dict[str, Inspection]):
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     from torch import nn
 
-    # nn.Sequential and nn.ModuleList are iterable, too.
+    # nn.Sequential and nn.ModuleList are also iterable.
     if isinstance(model, nn.Module) or not isinstance(model, Iterable):
         models: list[Any] = [model]
     else:

@@ -160,13 +160,10 @@ def export_model_summary(
         ReLU    ReLU            0
     """
     summary = summarize(model) if config is None else _summary(model, config)
-    if format == "text":
-        return str(summary)
-    if format == "json":
-        return summary.to_json()
-    if format == "html":
-        return summary.to_html()
-    raise ViewError(f"format must be 'text', 'json' or 'html', not {format!r}")
+    exports = {"text": summary.__str__, "json": summary.to_json, "html": summary.to_html}
+    if format not in exports:
+        raise ViewError(f"format must be 'text', 'json' or 'html', not {format!r}")
+    return exports[format]()
 
 
 def _summary(model: object, config: ExplorerConfig) -> Summary:

@@ -90,7 +90,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
         vis_edge_overrides: The same for edges.
         vis_gradient_edge_overrides: Accepted for TorchLens; gradient edges are not drawn.
         vis_module_overrides: The same for module boxes.
-        random_seed: Seed of the pass. None draws one; `history.random_seed` tells it.
+        random_seed: Seed of the pass. None: a random one, in `history.random_seed`.
 
     Returns:
         A `Trace` (TorchLens: `ModelHistory`).
@@ -222,7 +222,7 @@ def validate_saved_activations(
         model: The model to run.
         input_args: Arguments of the forward: a list or tuple of all of them, or the only one.
         input_kwargs: Keyword arguments of the forward.
-        random_seed: Seed of the pass. None draws one.
+        random_seed: Seed of the pass. None: a random one.
         verbose: Also log the result.
 
     Returns:

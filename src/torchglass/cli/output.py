@@ -36,7 +36,7 @@ def stdout_for_results() -> contextlib.AbstractContextManager[object]:
 
 
 def export(to_format: Callable[[Path | None], str], path: Path) -> None:
-    """Write a result to a file, or print it where the file is "-"."""
+    """Write a result to a file, or print it if the file is "-"."""
     if path == STDOUT:
         print(to_format(None).rstrip("\n"))
         return
@@ -115,14 +115,14 @@ def _advice(error: Exception, words: Sequence[str], *, debug: bool) -> str:
 
 
 def missing_input(error: BaseException | None) -> str:
-    """What to do where a forward got too few arguments, else ""."""
+    """What to do if a forward got too few arguments; "" for other errors."""
     if "forward() missing" not in str(error):
         return ""
     return "pass one with --input 1x3x224x224"
 
 
 def float_indices(error: BaseException | None, words: Sequence[str]) -> str:
-    """What to do where indices were created as floats, the default dtype of --input; else ""."""
+    """What to do if indices were created as floats, the default dtype of --input; else ""."""
     if error is None or not _NEEDS_INDICES.search(str(error)):
         return ""
     options = pairwise(["", *(part for word in words for part in _option(word))])

@@ -260,7 +260,7 @@ def _is_logged(series: Series) -> bool:
 
 
 def _take_back(run: wandb.Run, publish: object) -> None:
-    """Remove our function from a run, unless it was wrapped by someone else."""
+    """Remove our function from a run, unless another one wraps it."""
     if vars(run).get(_PUBLISH) is publish:
         delattr(run, _PUBLISH)
 
@@ -271,9 +271,9 @@ def _remove(run: wandb.Run, hook: TeardownHook) -> None:
 
 
 def _rows_of_others(run: wandb.Run) -> float:
-    """How many rows the program has made by itself.
+    """The number of rows the program has logged itself.
 
-    Where several processes write to one run, nobody knows: NaN, which is like nothing else.
+    NaN, which equals nothing, if several processes write to the run: then it is unknown.
     """
     try:
         return run.step - _rows[run.id]

@@ -57,12 +57,12 @@ _NEVER_WRITTEN = (
 class FileSink:
     """Writes a run to a new file, as `records.reader.Sink` requires: no waiting, no raising.
 
-    With `resume` it goes on with the file that is there, if there is one: steps continue, and where
-    they begin again at an earlier step, what was written from there on becomes a branch that was
-    abandoned. A file that may not grow beyond `max_bytes` loses steps of its past instead.
+    With `resume` it continues an existing file. If the steps start again at an earlier step, what
+    was written from that step on becomes an abandoned branch. With `max_bytes` old steps are
+    removed when the file gets too large.
 
-    Only making it raises: a StoreError when the file is already there or cannot be written.
-    In a forked child it is still an object, but writes nothing.
+    Only the constructor raises: a StoreError if the file exists or cannot be written. In a forked
+    child it writes nothing.
     """
 
     def __init__(
@@ -122,8 +122,7 @@ class FileSink:
     def put_frame(self, frame: Frame) -> None:
         """Store the measurements of one step, or count it as dropped if too much is pending.
 
-        It is packed at once: thousands of small objects that wait would be looked through by every
-        garbage collection meanwhile.
+        It is packed at once: every garbage collection would visit thousands of pending objects.
         """
         if not self._is_open():
             return
@@ -170,8 +169,8 @@ class FileSink:
         return not self._closing and os.getpid() == self._owner
 
     def _work(self, run: RunRecord, opened: Future[Catalog]) -> None:
-        # The connection lives in this thread's frame alone: SQLite forbids a forked child to use or
-        # even close one, and the child's copy of this frame is never run again nor cleaned up.
+        # Only this thread's frame has the connection: a forked child must not use or even close
+        # it, and the child's copy of this frame never runs again and is never cleaned up.
         try:
             file = self._open(run)
             catalog = Catalog(file.known_series)

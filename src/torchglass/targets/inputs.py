@@ -1,9 +1,9 @@
 """Model inputs as written on the command line.
 
-1x3x224x224         random numbers of that shape, where the model is and in its dtype
-2x16:long           zeros, which every embedding has a row for
-scalar              one number, without dimensions
-mask=2x16:bool      the argument called mask
+1x3x224x224         random values of that shape, on the model's device and in its dtype
+2x16:long           zeros, which are valid indices of every embedding
+scalar              one value, without dimensions
+mask=2x16:bool      the argument named mask
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def make_inputs(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The positional and the named arguments of a model's forward, as tensors.
 
-    What a forward on fakes is given takes no memory either.
+    With `fake` they take no memory.
     """
     specs = [parse_input(text) for text in texts]
     if not specs:

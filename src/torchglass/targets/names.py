@@ -5,7 +5,7 @@
     weights.safetensors           a checkpoint: a file, or a folder of shards
     runs/mnist.glass              a recorded run
 
-Whatever the user's own code raises while it is imported or called passes through as it is.
+Exceptions of the user's own code pass through unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_MODEL = "it has no nn.Module, no nn.Module class and no function without arg
 def resolve(target: object) -> object:
     """The object that a target names: a live object, or the path of a checkpoint or a run.
 
-    A class or function is called with no arguments; what is not a name is given back as it is.
+    A class or function is called without arguments. A target that is not a name is returned.
     """
     if not isinstance(target, (str, os.PathLike)):
         return target

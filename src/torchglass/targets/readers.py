@@ -1,4 +1,4 @@
-"""Any target as the record of a model, or as a reader; records in memory, too."""
+"""Any target as the record of a model, or as a reader."""
 
 from __future__ import annotations
 
