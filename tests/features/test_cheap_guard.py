@@ -75,7 +75,7 @@ def test_it_raises_where_the_model_was_called() -> None:
     with torch.no_grad():
         model.get_parameter("0.weight")[0, 0] = float("nan")
 
-    with guard(model, cheap=True), pytest.raises(NonFiniteError, match="holds 1 NaN"):
+    with guard(model, cheap=True), pytest.raises(NonFiniteError, match="contains 1 NaN"):
         model(torch.ones(1, 2))
 
 
@@ -117,7 +117,7 @@ def test_inputs_that_the_model_wrote_over_are_not_run_again() -> None:
         model(torch.zeros(3))
 
     assert [finding.op for finding in guarded.findings] == [""]
-    assert "its inputs have been written over since" in guarded.findings[0].message
+    assert "its inputs were overwritten" in guarded.findings[0].message
 
 
 def test_a_gradient_that_a_known_op_spoiled_is_not_called_unexplained() -> None:
@@ -143,7 +143,8 @@ def test_a_gradient_that_only_the_loss_spoiled_is_told_with_the_line_of_the_upda
 
     (finding,) = guarded.findings
     assert finding.message == (
-        "the gradient of bias holds 1 NaN, and running it again does not show where it comes from"
+        "the gradient of bias contains 1 NaN, and rerunning the batch does not show where it "
+        "comes from"
     )
     assert finding.source is not None
     assert finding.source.file == __file__

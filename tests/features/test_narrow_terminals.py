@@ -90,7 +90,7 @@ def test_the_width_of_a_real_terminal_is_asked_for() -> None:
     printed, code = run_in_terminal([*command, "--backward"], columns=64)
 
     assert code == 0
-    assert "left out at 64 columns" in printed
+    assert "hidden at 64 columns" in printed
     assert max(map(cell_len, printed.splitlines())) <= 64
 
 

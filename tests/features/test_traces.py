@@ -370,11 +370,9 @@ def test_a_printed_validation_begins_with_its_verdict_and_has_a_line_for_each_do
     trace["mul"].tensor.add_(1)  # type: ignore[union-attr]
     invalid = trace.validate()
 
-    assert str(valid).splitlines()[0] == "Valid: 3 operations replayed with the same results"
+    assert str(valid).splitlines()[0] == "Valid: 3 ops replayed with the same results"
     verdict, *lines = str(invalid).splitlines()
-    assert verdict == (
-        "Differs: 1 of 3 operations gave another result when replayed, the first is mul_1_2"
-    )
+    assert verdict == ("Differs: 1 of 3 ops gave a different result when replayed, first mul_1_2")
     assert "  differs    mul_1_2: values differ by up to 1" in lines
 
 

@@ -59,4 +59,4 @@ def test_a_nan_in_a_parameter_is_told_by_its_name(name: str) -> None:
 
     assert guarded.first is not None
     assert guarded.first.kind == "nan"
-    assert f"parameter {weight} holds 1 NaN" in guarded.first.message
+    assert f"parameter {weight} contains 1 NaN" in guarded.first.message

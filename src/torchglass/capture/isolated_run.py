@@ -85,9 +85,9 @@ from torchglass.records.model import Model, Module, ModuleId
 # As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
 _backward = without_guards(torch.autograd.backward)
 
-NO_BACKWARD = "nothing that the model returned has a gradient, so there was no backward"
+NO_BACKWARD = "no output requires a gradient, so there was no backward"
 LAZY_IS_NOT_FAKE = "lazy modules take their shapes from real tensors; try fake=False"
-_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
+_NO_STEP = "hooks on gradients were skipped, such as an optimizer that steps in the backward"
 
 Loss = Callable[[Any], torch.Tensor]
 """What a model returned, to the one number that its backward starts from."""

@@ -175,18 +175,18 @@ class Validation:
 
     def __str__(self) -> str:
         """The result, then a line per op that could not be confirmed."""
-        replayed = f"{self.replayed:,} operation{'s' * (self.replayed != 1)}"
+        replayed = f"{self.replayed:,} op{'s' * (self.replayed != 1)}"
         if self.differing:
             first = self.differing[0]
             count = len({doubt.op for doubt in self.differing})
             verdict = (
-                f"Differs: {count:,} of {replayed} gave another result when replayed, "
-                f"the first is {first.label or first.op}"
+                f"Differs: {count:,} of {replayed} gave a different result when replayed, "
+                f"first {first.label or first.op}"
             )
         elif self.replayed:
             verdict = f"Valid: {replayed} replayed with the same results"
         else:
-            verdict = "Not validated: no operation could be replayed"
+            verdict = "Not validated: no op could be replayed"
         return "\n".join([verdict, *self._lines()])
 
     def _lines(self) -> Iterator[str]:

@@ -309,7 +309,7 @@ def left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:
 def missing_note(what: Iterable[str], room: int | None) -> list[str]:
     """A note on what did not fit, if anything."""
     names = ", ".join(dict.fromkeys(what))
-    note = f"left out at {room} columns: {names}; a wider terminal or a file has room"
+    note = f"hidden at {room} columns: {names}; use a wider terminal or a file"
     return note_lines([note], room) if names else []
 
 

@@ -110,10 +110,10 @@ def test_a_table_says_what_it_left_out_and_each_title_once() -> None:
 
     assert lines[5:] == [
         "a fact",
-        "Note: left out at 38 columns: Calls,",
-        "      share; a wider terminal or a",
-        "      file has room.",
-        "─" * 36,
+        "Note: hidden at 38 columns: Calls,",
+        "      share; use a wider terminal or a",
+        "      file.",
+        "─" * 38,
     ]
 
 

@@ -67,9 +67,9 @@ def test_a_narrow_tree_says_less_of_what_is_too_long_and_what_it_left_out() -> N
         "├── 9.4K parameters",
         "├── conv1: Conv2d [9.4K params]",
         "└── act: ReLU [0 params]",
-        "Note: left out at 33 columns:",
-        "      settings; a wider terminal",
-        "      or a file has room.",
+        "Note: hidden at 33 columns:",
+        "      settings; use a wider",
+        "      terminal or a file.",
     ]
 
 
@@ -86,7 +86,7 @@ def test_whom_a_weight_is_tied_to_goes_before_what_a_module_does() -> None:
     lines = tree_text(summarize(model), 40).splitlines()
 
     assert lines[3] == "└── head: Linear [6 params, tied]"
-    assert "left out at 40 columns: what is tied;" in " ".join(" ".join(lines).split())
+    assert "hidden at 40 columns: what is tied;" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("room", [16, 30, 50])

@@ -139,7 +139,7 @@ class BackwardCheck:
         """A bad gradient that no node produced: the first one was bad, or a sum overflowed."""
         if not self._report.is_news(health, claim.location._replace(source=None)):
             return None
-        what = "{count} came with the gradient that backward began with, or from a sum of gradients"
+        what = "{count} came with the initial gradient of backward, or from a sum of gradients"
         gradient = next(one for one in given if one is not None and look_again(one) >= health)
         shown = ShownTensor("gradient of the result", "gradient", gradient)
         return arrival(claim.location, health, what, shown, self._report.held)

@@ -164,7 +164,7 @@ def standing(
 ) -> Finding:
     """The finding that a tensor is not finite; `why` says why no op is named."""
     found = evidence(culprit, TensorNames({}, {}))
-    message = f"{name} holds {counted(found.stats, health)}, and {why}"
+    message = f"{name} contains {counted(found.stats, health)}, and {why}"
     return _finding(OpLocation("", "", 0, source), health, message, culprit.tensor, (found,), {})
 
 

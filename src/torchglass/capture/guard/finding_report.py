@@ -225,9 +225,9 @@ class BadInputs:
             for name, tensor in tensors_by_argument(*self.inputs):
                 yield _Source(f"input {name}", f"{{count}} came in with input {name}", tensor)
         for name, parameter in self._report.model.named_parameters():
-            yield _Source(name, f"parameter {name} holds {{count}}", parameter)
+            yield _Source(name, f"parameter {name} contains {{count}}", parameter)
         for name, buffer in self._report.model.named_buffers():
-            yield _Source(name, f"buffer {name} holds {{count}}", buffer)
+            yield _Source(name, f"buffer {name} contains {{count}}", buffer)
 
 
 def _is_trained(tensor: torch.Tensor) -> bool:

@@ -237,9 +237,9 @@ class OutputCheck(ModuleStack[nn.Module]):
     ) -> None:
         """Rerun a batch, and report it if the rerun does not find the origin."""
         met, source, health = self._report.met, user_source(), look_again(bad)
-        why = "its inputs have been written over since"
+        why = "its inputs were overwritten"
         if batch.is_as_it_was:
-            why = "running it again does not show where it comes from"
+            why = "rerunning the batch does not show where it comes from"
             self._is_rerunning = True
             try:
                 self._run(batch, backward)

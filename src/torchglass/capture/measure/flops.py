@@ -307,7 +307,7 @@ def _saves_in_forward(function: Any) -> bool:
     return bool(function.setup_context is torch.autograd.Function.setup_context)
 
 
-_NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
+_NO_GRADIENT = "no output requires a gradient, so only the forward was counted"
 _UNCOMPILED = "compiled modules were counted uncompiled"
 
 

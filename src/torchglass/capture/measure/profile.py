@@ -301,7 +301,7 @@ class _SpanHooks:
 
 
 _MOST_PLAIN_RUNS = 3
-_NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was timed"
+_NO_GRADIENT = "no output requires a gradient, so only the forward was timed"
 _COMPILED = "compiled modules are timed as a whole: their internals are not recorded"
 
 

@@ -32,10 +32,10 @@ from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, In
 from torchglass.records.measures import Stage
 from torchglass.records.model import Model, ModuleId
 
-_NOT_CALLED = "the model was not called while it was watched"
-_NO_BACKWARD = "no gradient came back while it was watched"
-_NO_MEMORY = "compiled modules were watched whole, and their memory was not"
-_FORGOTTEN = "calls are told one by one only as far as the latest {keep} of each module"
+_NOT_CALLED = "the model was not called during the inspection"
+_NO_BACKWARD = "there was no backward during the inspection"
+_NO_MEMORY = "compiled modules were inspected as a whole, without memory"
+_FORGOTTEN = "only the latest {keep} calls of each module are listed"
 
 
 def inspected_model(

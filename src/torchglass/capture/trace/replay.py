@@ -36,7 +36,7 @@ _UNDEFINED = frozenset(
 """Ops whose results are whatever was in memory, or what `torch.tensor` put there out of sight."""
 _MOST_COMPARED = 1 << 24
 """Above so many elements, tensors that repeat them are compared by their memory."""
-_OTHER_SHAPE = "a later op gave its result another shape"
+_OTHER_SHAPE = "a later op changed the shape of its result"
 _OTHER_RANDOM_STATE = "it draws random values, and the random state was changed outside the trace"
 
 

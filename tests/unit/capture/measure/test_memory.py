@@ -209,9 +209,7 @@ def test_what_the_model_raises_passes_with_a_word_on_where() -> None:
 def test_a_model_without_gradients_says_that_there_was_no_backward() -> None:
     found = footprint(lambda self, x: x + 1, X)
 
-    assert found.notes == (
-        "nothing that the model returned has a gradient, so there was no backward",
-    )
+    assert found.notes == ("no output requires a gradient, so there was no backward",)
 
 
 def test_a_model_on_meta_is_predicted() -> None:
