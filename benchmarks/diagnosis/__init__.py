@@ -41,6 +41,8 @@ KINDS = {
     "eval-mode": "modules are trained in eval mode",
     "tiny-batch-norm": "batch norm sees too few values per channel",
     "batch-norm-drift": "running statistics are far from those of the batches",
+    "train-eval-gap": "evaluation computes something else than training, as with dropout left on",
+    "not-frozen": "parameters are trained that the model says are frozen",
     "softmax-before-cross-entropy": "cross entropy gets probabilities instead of logits",
     "sigmoid-before-bce": "BCEWithLogits gets probabilities instead of logits",
     "relu-on-output": "a ReLU cuts off the negative half of a regression output",
@@ -51,6 +53,8 @@ KINDS = {
     "inputs-not-normalised": "inputs are far from zero mean and unit scale",
     "constant-input": "the input is the same for every sample",
     "zero-input": "the input is all zeros",
+    "repeated-batches": "batches return that were to be drawn anew",
+    "batch-size-mismatch": "inputs of one forward have different batch sizes, and are broadcast",
     "labels-out-of-range": "labels are outside of what the loss expects, or all are ignored",
     "dtype-mix": "a part computes in another precision than the rest",
     # dynamics

@@ -25,6 +25,7 @@ functional: Any = torch.nn.functional
 """torch's, without its types: they would give losses a `backward` that mypy calls untyped."""
 
 _PACKAGES = ("planted", "healthy")
+_TRAINCHECK = "benchmarks.diagnosis.traincheck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Case:
     """Slugs that name the mistake, the best one first; none if the training is healthy."""
     at: tuple[str, ...] = ()
     """Paths of modules or parameters, "" for the whole model; `blocks.*` is any path below."""
+    since: int = 0
+    """The first step in which the mistake shows."""
 
     @property
     def reason(self) -> str:
@@ -69,6 +72,7 @@ def planted(
     on: str = "MLP",
     group: Group = "planted",
     name: str = "",
+    since: int = 0,
 ) -> Callable[[Train], Train]:
     """Register a training with a mistake of one of these kinds, at one of these paths."""
     unknown = set(kinds) - KINDS.keys()
@@ -85,6 +89,7 @@ def planted(
                 train=train,
                 kinds=kinds,
                 at=tuple(at),
+                since=since,
             )
         )
         return train
@@ -115,6 +120,7 @@ def all_cases() -> dict[str, Case]:
         found = importlib.import_module(f"benchmarks.diagnosis.{package}")
         for module in pkgutil.iter_modules(found.__path__, f"{found.__name__}."):
             importlib.import_module(module.name)
+    importlib.import_module(_TRAINCHECK)
     return dict(_CASES)
 
 

@@ -15,11 +15,13 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def clusters(
-    steps: int, batch: int = 32, features: int = 16, classes: int = 4, seed: int = 1
+    steps: int, batch: int = 32, features: int = 16, classes: int = 4, rank: int = 0
 ) -> Pairs:
-    """Points around the centres of classes, of zero mean and unit scale."""
-    draw = _generator(seed)
+    """Points around the centres of classes, of unit scale; other points on each rank."""
+    draw = _generator(1)
     centres = torch.randn(classes, features, generator=draw)
+    if rank:
+        draw = _generator(1000 + rank)
     for _ in range(steps):
         y = torch.randint(classes, (batch,), generator=draw)
         x = centres[y] + 0.5 * torch.randn(batch, features, generator=draw)

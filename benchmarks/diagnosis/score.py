@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.diagnosis.cases import Case, all_cases
 from benchmarks.diagnosis.runner import Found, Result
+from benchmarks.diagnosis.traincheck import NOT_PORTED
 
 FIRST = 3
 """A finding after the third one is not read."""
@@ -42,10 +43,11 @@ def markdown(results: Sequence[Result]) -> str:
     """The score for each log_freq, then every miss and every false alarm in one line."""
     cases = all_cases()
     freqs = sorted({result.log_freq for result in results})
-    parts = [_score_table(results, freqs, cases)]
+    parts = [_score_table(results, freqs, cases), _families(results, freqs, cases)]
     for group in ("planted", "traincheck"):
         missed = [one for one in results if cases[one.case].group == group and not _is_named(one)]
         parts.append(_misses(f"Missed: {group}", missed, cases))
+    parts.append(_not_ported())
     false = [one for one in results if cases[one.case].group == "healthy" and _is_wrong(one)]
     parts.append(_false_alarms(false))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -54,6 +56,16 @@ def markdown(results: Sequence[Result]) -> str:
 def _is_named(result: Result) -> bool:
     rank = rank_of_right(all_cases()[result.case], result.found)
     return rank is not None and rank < FIRST
+
+
+def _is_early(result: Result) -> bool:
+    """Whether the mistake is named at the step in which it first shows, or at the next one."""
+    case = all_cases()[result.case]
+    rank = rank_of_right(case, result.found)
+    if rank is None or rank >= FIRST:
+        return False
+    step = result.found[rank].step
+    return step is not None and step <= case.since + 1
 
 
 def _is_wrong(result: Result) -> bool:
@@ -70,6 +82,7 @@ def _score_table(results: Sequence[Result], freqs: Iterable[int], cases: dict[st
         "with a false alarm",
         "TrainCheck's bugs",
         f"named among the first {FIRST}",
+        "within a step",
     )
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for freq in freqs:
@@ -89,8 +102,32 @@ def _score_table(results: Sequence[Result], freqs: Iterable[int], cases: dict[st
             sum(map(_is_wrong, healthy)),
             len(ported),
             sum(map(_is_named, ported)),
+            sum(map(_is_early, ported)),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def _families(results: Sequence[Result], freqs: Sequence[int], cases: dict[str, Case]) -> str:
+    """How many mistakes of each family are named."""
+    groups: dict[str, list[Result]] = {}
+    for one in results:
+        if cases[one.case].group == "planted":
+            groups.setdefault(cases[one.case].family, []).append(one)
+    if not groups:
+        return ""
+    columns = ("family", "mistakes", *(f"named at log_freq {freq}" for freq in freqs))
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for family, group in groups.items():
+        named = [sum(_is_named(one) for one in group if one.log_freq == freq) for freq in freqs]
+        count = len({one.case for one in group})
+        lines.append(f"| {family} | {count} | {' | '.join(map(str, named))} |")
+    return "\n".join(lines)
+
+
+def _not_ported() -> str:
+    lines = ["| TrainCheck's bug | why it is not ported |", "|---|---|"]
+    lines += [f"| {name} | {reason} |" for name, reason in NOT_PORTED.items()]
     return "\n".join(lines)
 
 

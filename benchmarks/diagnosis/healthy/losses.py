@@ -371,13 +371,16 @@ def very_noisy_losses(watch: Watch) -> None:
 
 @healthy(family=_FAMILY)
 def plateau_then_drop(watch: Watch) -> None:
-    """XOR of four signs with a small start: the loss waits at log(2) before it drops."""
-    model = mlp(2, 32, 32, 1, activation=nn.Tanh)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    """The product of two signs among six, with a small start: log(2) for long, then a drop."""
+    model = mlp(6, 64, 64, 1, activation=nn.Tanh)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     with watch(model) as watcher:
         for _ in range(120):
-            x = torch.randn(64, 2)
-            y = (x[:, :1] * x[:, 1:] > 0).float()
+            x = torch.randn(64, 6).sign()
+            y = (x[:, :1] * x[:, 1:2] > 0).float()
             loss = functional.binary_cross_entropy_with_logits(model(x), y)
             optimizer.zero_grad()
             loss.backward()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor
 
 from benchmarks.diagnosis import data
 from benchmarks.diagnosis.cases import Watch, fit, functional, planted
 from benchmarks.diagnosis.models import GPT, VAE, ConvNet, ResNet, SequenceLSTM, TwoTower, mlp
+from benchmarks.diagnosis.ranks import average_gradients, run_ranks
 
 _FAMILY = "dynamics"
 
@@ -160,16 +159,13 @@ def next_tokens_of_another_sentence(watch: Watch) -> None:
     fit(watch, model, optimizer, batches, _next_token)
 
 
-def _rank(rank: int, port: int, watch: Watch, mistake: str) -> None:
+def _rank(rank: int, watch: Watch, mistake: str) -> None:
     """One of two processes of a training whose gradients are averaged by hand."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
     torch.manual_seed(rank if mistake == "seed" else 0)
     model = mlp(16, 32, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     watcher = watch(model, rank=rank)
-    for step, (x, y) in enumerate(data.clusters(40, seed=1 + rank)):
+    for step, (x, y) in enumerate(data.clusters(40, rank=rank)):
         if mistake == "slow" and rank == 1:
             time.sleep(0.03)
         if mistake == "nan" and rank == 1 and step == 20:
@@ -177,43 +173,26 @@ def _rank(rank: int, port: int, watch: Watch, mistake: str) -> None:
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(x), y)
         loss.backward()
-        for parameter in model.parameters():
-            if mistake != "nan" and parameter.grad is not None:
-                distributed.all_reduce(parameter.grad)
-                parameter.grad /= 2
+        if mistake != "nan":
+            average_gradients(model)
         optimizer.step()
         watcher.log("loss", loss)
     watcher.close()
-    distributed.destroy_process_group()
-
-
-def _two_ranks(watch: Watch, mistake: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_rank, args=(rank, port, watch, mistake)) for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
 
 
 @planted("ranks-differ", at=("", "0", "2"), family="ranks", on="two ranks")
 def ranks_with_different_starts(watch: Watch) -> None:
     """Each rank has its own seed, and weights are never broadcast: two models are trained."""
-    _two_ranks(watch, "seed")
+    run_ranks(_rank, watch, "seed")
 
 
 @planted("nan", "ranks-differ", at=("", "0"), family="ranks", on="two ranks")
 def one_rank_with_nan(watch: Watch) -> None:
     """Rank 1 reads a NaN at step 20; gradients are not averaged, so rank 0 stays well."""
-    _two_ranks(watch, "nan")
+    run_ranks(_rank, watch, "nan")
 
 
 @planted("straggler", family="ranks", on="two ranks")
 def one_rank_that_is_slow(watch: Watch) -> None:
     """Rank 1 loads its data 30 ms a step, and rank 0 waits for it at every all-reduce."""
-    _two_ranks(watch, "slow")
+    run_ranks(_rank, watch, "slow")
