@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
+from math import prod
 from pathlib import Path
 
 from torchglass.analyse.failure import operand_rules, shape_rules, value_rules
@@ -27,7 +28,6 @@ from torchglass.analyse.failure.operands import (
     fitting_images,
     input_of_size,
     limit_behind,
-    product,
     set_by,
     text,
 )
@@ -173,7 +173,6 @@ class Failure:
 
     @property
     def error(self) -> str:
-        """The exception's class and message."""
         return self.record.error
 
     @property
@@ -306,7 +305,7 @@ class Failure:
         operand = next(iter(self.record.ops[maker].operands), None)
         shape = operand.spec.shape if operand is not None else None
         is_flat = (
-            shape is not None and len(shape) == 4 and tensor.shape == (shape[0], product(shape[1:]))
+            shape is not None and len(shape) == 4 and tensor.shape == (shape[0], prod(shape[1:]))
         )
         return operand if is_flat else None
 
