@@ -1,0 +1,92 @@
+"""The diagnosis benchmark runs its cases and scores them; how many are found is not tested."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.diagnosis import KINDS
+from benchmarks.diagnosis.__main__ import main
+from benchmarks.diagnosis.cases import Case, all_cases
+from benchmarks.diagnosis.runner import Found, Result, run_all
+from benchmarks.diagnosis.score import alarms, is_right_place, markdown, rank_of_right
+
+
+def found(kind: str, path: str = "", severity: str = "error") -> Found:
+    return Found(severity=severity, kind=kind, path=path, series="", step=1, message="")
+
+
+def case(*kinds: str, at: tuple[str, ...] = ("",)) -> Case:
+    return Case(
+        name="a case",
+        group="planted",
+        family="numbers",
+        architecture="MLP",
+        train=lambda watch: None,
+        kinds=kinds,
+        at=at,
+    )
+
+
+def test_every_kind_is_planted_and_every_case_says_what_to_conclude() -> None:
+    cases = all_cases().values()
+    assert {kind for one in cases for kind in one.kinds} == set(KINDS)
+    assert all(one.reason for one in cases)
+    assert all(bool(one.kinds) == (one.group != "healthy") for one in cases)
+
+
+def test_there_are_enough_cases_on_enough_architectures() -> None:
+    groups = {
+        group: [one for one in all_cases().values() if one.group == group]
+        for group in ("planted", "healthy", "traincheck")
+    }
+    assert len(groups["planted"]) >= 70
+    assert len(groups["healthy"]) >= 70
+    assert len(groups["traincheck"]) >= 14
+    assert len({one.architecture for one in groups["planted"]}) >= 8
+
+
+@pytest.mark.parametrize(
+    ("at", "path", "right"),
+    [
+        (("net.1",), "net.1", True),
+        (("net.1",), "net.1.weight", True),
+        (("net.1",), "net.10", False),
+        (("net.1",), "", False),
+        (("",), "", True),
+        (("",), "weight", True),
+        (("blocks.*",), "blocks.3.attention.query", True),
+        (("blocks.*",), "head", False),
+        (("temperature",), "temperature", True),
+    ],
+)
+def test_a_place_is_a_module_one_of_its_parameters_or_a_pattern(
+    at: tuple[str, ...], path: str, right: bool
+) -> None:
+    assert is_right_place(case("nan", at=at), path) is right
+
+
+def test_the_rank_counts_from_zero_and_needs_kind_and_place() -> None:
+    one = case("nan", at=("net",))
+    assert rank_of_right(one, [found("inf", "net"), found("nan"), found("nan", "net")]) == 2
+    assert rank_of_right(one, [found("nan", "head")]) is None
+
+
+def test_notes_are_not_alarms() -> None:
+    result = Result(case="x", log_freq=1, found=(found("nan", severity="note"), found("inf")))
+    assert [one.kind for one in alarms(result)] == ["inf"]
+
+
+def test_a_case_runs_is_scored_and_reports_its_losses() -> None:
+    cases = [all_cases()["nan-in-a-batch"], all_cases()["tiny-dataset"]]
+    nan, tiny = run_all(cases, [1], workers=1)
+    assert not nan.error
+    assert rank_of_right(cases[0], nan.found) == 0
+    assert not alarms(tiny)
+    assert tiny.last_loss < tiny.first_loss
+    assert "1 (100%)" in markdown([nan, tiny])
+
+
+def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "no-such-case"])
+    assert "no case is called no-such-case" in capsys.readouterr().err
