@@ -68,6 +68,17 @@ def _the_collector_leaves_what_was_imported_alone() -> None:
 
 
 @pytest.fixture
+def rules_restored() -> Iterator[None]:
+    """A rule that a test adds is gone after it."""
+    from torchglass.analyse.diagnosis.rule import RULES
+
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)
+
+
+@pytest.fixture
 def scalers_freed() -> Iterator[None]:
     """A watch takes a `GradScaler` that is alive for that of its training: none may stay."""
     yield

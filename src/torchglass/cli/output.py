@@ -63,11 +63,15 @@ def tell(message: str) -> None:
 def quiet_fakes() -> Iterator[None]:
     """Keep torch from logging the traceback of an op that fails on fake tensors."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, logger.disabled = logger.disabled, True
+    logger.addFilter(_nothing)
     try:
         yield
     finally:
-        logger.disabled = was_disabled
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
 
 
 @contextlib.contextmanager

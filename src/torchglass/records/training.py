@@ -50,10 +50,12 @@ class ParameterFacts:
     without_gradient: int = 0
     updates: Track = Track()
     """The size of its updates relative to its own size, from a sample of its values."""
+    moved: Track = Track()
+    """Of a parameter in half precision, the share of its values that an update changed."""
     has_equal_rows: bool = False
     """Whether all its rows had the same values when it was last looked at."""
     same_values_as: str = ""
-    """Another parameter that had the same values in the first step, but is not the same one."""
+    """Another parameter that began with the same values, maybe transposed, but is not the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class ModuleFacts:
     has_parameters: bool = False
     dropout: float | None = None
     """The probability of a dropout module."""
+    is_registered: bool = True
+    """Whether it is part of the model; one in a plain list is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,14 @@ class TrainingFacts:
     """The largest learning rate of all optimizers."""
     updates: int = 0
     """The number of recorded updates."""
+    backwards: int = 0
+    """The number of recorded backwards."""
+    scales: Track = Track()
+    """The scale of a `GradScaler`, by the number of the backward."""
+    modes: Track = Track()
+    """1 for an update after a forward in training mode, 0 for one in eval mode."""
+    upcasts: tuple[GradientStop, ...] = ()
+    """Operations of a model in half precision that computed in a larger dtype."""
     stale_gradients: Track = Track()
     """1 at a step whose backward added to gradients that an earlier update had used, else 0."""
     input_dtypes: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.reader import Reader
 from torchglass.records.run import RunStatus
 from torchglass.records.training import TrainingFacts
+from torchglass.results.ranks import RanksReader, report
 from torchglass.tables.export import File, html_page, html_text, json_text, written
 from torchglass.views.formats import harmless
 
@@ -141,6 +142,7 @@ def diagnose_reader(reader: Reader) -> Diagnosis:
     """The diagnosis of a run that was recorded, or is being recorded."""
     ids = [one.id for one in reader.series() if is_needed(one.path, one.name)]
     found = reader.document(Findings)
+    of_ranks = report(reader.ranks).findings if isinstance(reader, RanksReader) else ()
     view = TrainingView(
         tracks_of(reader.points_of(ids)),
         facts=reader.document(TrainingFacts),
@@ -149,7 +151,7 @@ def diagnose_reader(reader: Reader) -> Diagnosis:
         findings=(found.at_steps or found.findings) if found is not None else (),
     )
     return Diagnosis(
-        conclude(view),
+        (*conclude(view), *of_ranks),
         name=reader.run().name,
         status=reader.status(),
         last_step=reader.last_step(),

@@ -242,13 +242,11 @@ class Op:
         }
 
     def __str__(self) -> str:
-        previews = {
-            index: _preview(tensor)
-            for index, tensor in enumerate(self.tensors)
-            if tensor is not None
+        looks = {
+            index: _look(tensor) for index, tensor in enumerate(self.tensors) if tensor is not None
         }
-        gradient = None if self.gradient is None else _preview(self.gradient)
-        return op_text(self._anatomy, self._id, previews, gradient=gradient, code=self.code)
+        gradient = None if self.gradient is None else _look(self.gradient)
+        return op_text(self._anatomy, self._id, looks, gradient=gradient, code=self.code)
 
     def __repr__(self) -> str:
         return op_line(self._anatomy, self._id)
@@ -272,7 +270,7 @@ class Op:
         return tuple(self.trace.calls[call.id] for call in calls)
 
 
-def _preview(tensor: torch.Tensor) -> TensorPreview:
+def _look(tensor: torch.Tensor) -> TensorPreview:
     from torchglass.capture.tensor.description import corner, histogram
     from torchglass.capture.tensor.moments import measure
 

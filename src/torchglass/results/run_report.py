@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchglass.analyse.diagnosis.conclude import verdict
 from torchglass.records.findings import Finding
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import RunStatus
@@ -35,18 +36,32 @@ class RunNote:
     def __str__(self) -> str:
         count = len(self.findings)
         found = _problems(count) if count else "no problems found"
-        head = f"Run: {harmless(self.status.full)}, last step {self.last_step}, {found}"
+        head = f"{self.verdict}: {harmless(self.status.full)}, last step {self.last_step}, {found}"
         return "\n".join([head, *self.finding_lines()])
+
+    @property
+    def verdict(self) -> str:
+        """How the training is, in a word; one without steps has no verdict."""
+        if self.last_step < 0:
+            return "Run"
+        is_broken = self.status.state in ("stopped", "killed")
+        return "Broken" if is_broken else verdict(self.findings).capitalize()
 
     def finding_lines(self) -> Iterator[str]:
         """The first findings, and how many more there are."""
-        yield from (f"  {harmless(one.message)}" for one in self.findings[:_MOST_FINDINGS])
+        for one in self.findings[:_MOST_FINDINGS]:
+            yield f"  {harmless(one.message)}"
+            if one.remedy:
+                yield f"    do: {harmless(one.remedy)}"
+            if one.consequences:
+                yield f"    caused {len(one.consequences)} more: {harmless(one.consequences[0])}"
         if len(self.findings) > _MOST_FINDINGS:
             yield f"  … {len(self.findings) - _MOST_FINDINGS} more"
 
     def to_dict(self) -> dict[str, Any]:
         """The note as dicts, lists, strings and numbers."""
         return {
+            "verdict": self.verdict.lower(),
             "status": str(self.status),
             "state": self.status.state,
             "step": self.status.step,
@@ -61,11 +76,12 @@ def run_text(run: SavedRun) -> str:
     """How a run ended, its findings, and the curves of what was logged and measured."""
     logged, gradients, weights = _shown_series(run)
     status = run.status.full
-    facts = [status, *(fact for fact in run.facts() if fact != status)]
+    facts = [run.run.name, status, *(fact for fact in run.facts() if fact != status)]
+    note = RunNote(run.status, run.last_step, run.findings)
     return "\n".join(
         [
-            f"{harmless(run.run.name)}: {harmless(', '.join(facts))} ({run.path})",
-            *_finding_lines(RunNote(run.status, run.last_step, run.findings)),
+            f"{note.verdict}: {harmless(', '.join(facts))} ({run.path})",
+            *_finding_lines(note),
             *_curves("Logged", logged, "value"),
             *_curves("Largest gradients (standard deviation)", gradients, "std"),
             *_curves("Largest weights (standard deviation)", weights, "std"),

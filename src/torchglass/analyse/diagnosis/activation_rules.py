@@ -10,8 +10,14 @@ import numpy as np
 from torchglass.analyse.diagnosis.rule import finding, named, rule, share, short
 from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
 from torchglass.records.findings import Finding
+from torchglass.records.training import Probe
 
 _NO_VARIATION = 1e-3
+
+
+def _times(probe: Probe) -> int:
+    """How many of the last looks must agree: fewer where there were few."""
+    return 3 if len(probe.track.values) > 6 else 2
 
 
 def _output_paths(view: TrainingView) -> set[str]:
@@ -35,7 +41,7 @@ def _output_paths(view: TrainingView) -> set[str]:
 def dead_units(view: TrainingView) -> Iterator[Finding]:
     """Most units of a ReLU are 0 for every sample of the batch, and stay so."""
     for probe in view.probes("dead units"):
-        since = lasting(probe.track, lambda value: value > 0.8, least=3)
+        since = lasting(probe.track, lambda value: value > 0.8, least=_times(probe))
         if since is None:
             continue
         value = probe.track.values[-1]
@@ -83,6 +89,27 @@ def saturated(view: TrainingView) -> Iterator[Finding]:
         )
 
 
+@rule("saturated-recurrence", family="activations", title="A recurrent state is saturated")
+def saturated_recurrence(view: TrainingView) -> Iterator[Finding]:
+    """The hidden state of a recurrent module is at the limits of its tanh."""
+    for path, module in view.modules.items():
+        if module.kind not in ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"):
+            continue
+        name = next((n for n in ("output.0", "output") if (path, n) in view.series), "")
+        track = view.series.get((path, name))
+        if track is not None and len(track) >= 2 and (track.size[-3:] > 0.95).all():
+            yield finding(
+                "saturated",
+                f"The hidden state of {named(path)} is saturated: its root mean square is "
+                f"{float(track.size[-1]):.2f} of at most 1",
+                path=path,
+                series=track.label,
+                first_step=int(track.steps[int((track.size > 0.95).argmax())]),
+                evidence={"size": float(track.size[-1]), "expected": "below 0.7"},
+                remedy="Use smaller initial weights (nn.init.orthogonal_), or normalise the input",
+            )
+
+
 @rule(
     "attention-logit-growth",
     "attention-collapse",
@@ -92,12 +119,18 @@ def saturated(view: TrainingView) -> Iterator[Finding]:
 )
 def attention_collapse(view: TrainingView) -> Iterator[Finding]:
     """The attention weights are almost one-hot because their logits are far too large."""
+    is_softmax_end = any(
+        "Softmax" in name for loss in view.facts.losses for name in loss.before[1:3]
+    )
+    ends = _output_paths(view) if is_softmax_end else set()
     for logit in view.probes("largest logit"):
         entropy = next(
             (one for one in view.probes("entropy", logit.function) if one.path == logit.path),
             None,
         )
         first, last = logit.track.values[0], logit.track.values[-1]
+        if logit.path in ends:
+            continue
         if last > 30 and last > 4 * max(first, 1.0) and len(logit.track.values) >= 3:
             yield finding(
                 "attention-logit-growth",
@@ -109,13 +142,15 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 evidence={"logit": last, "at first": first, "expected": "below 30"},
                 remedy="Normalise queries and keys (QK norm), or lower the learning rate",
             )
-        elif entropy is not None and last > 30:
+        elif entropy is not None and last > 15:
             since = lasting(entropy.track, lambda value: value < 0.1)
             if since is not None:
+                is_choice = logit.function == "softmax" and _is_choice(view, logit.path)
                 yield finding(
-                    "attention-collapse",
-                    f"Attention in {named(logit.path)} looks at one place only: its entropy is "
-                    f"{share(entropy.track.values[-1])} of the largest, with logits up to "
+                    "saturated" if is_choice else "attention-collapse",
+                    f"{'The softmax' if is_choice else 'Attention'} in {named(logit.path)} looks "
+                    f"at one place only: its entropy is {share(entropy.track.values[-1])} of the "
+                    "largest, with logits up to "
                     f"{short(last)}",
                     path=logit.path,
                     first_step=since,
@@ -124,6 +159,11 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                     remedy="Scale the scores by 1/sqrt(head dimension), normalise queries and "
                     "keys, or initialise their weights smaller",
                 )
+
+
+def _is_choice(view: TrainingView, path: str) -> bool:
+    """Whether a softmax chooses for a whole sample, as a gate does, and not between places."""
+    return any(one.path == path for one in view.probes("choice"))
 
 
 @rule(
@@ -257,13 +297,18 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
     collapsed = []
     position = view.order
     for probe in view.probes("batch variation"):
-        since = lasting(probe.track, lambda value: value < _NO_VARIATION, least=4)
+        since = lasting(
+            probe.track,
+            lambda value: value < _NO_VARIATION,
+            least=min(4, max(3, len(probe.track.values))),
+        )
         values = probe.track.values
         # Behind a layer that began at zero, the output begins to differ slowly.
         is_growing = values[-1] > 1.5 * values[len(values) // 2]
         if since is not None and probe.path in position and not is_growing:
             collapsed.append((position[probe.path], since, probe))
     if not collapsed or not _inputs_vary(view):
+        yield from _shrinking_output(view)
         return
     _, since, probe = min(collapsed, key=lambda one: one[0])
     last = view.outputs[-1].path if view.outputs else ""
@@ -284,6 +329,29 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
         remedy="Look for the first module whose output is constant: dead units, a saturated "
         "activation, or a loss that rewards it",
     )
+
+
+def _shrinking_output(view: TrainingView) -> Iterator[Finding]:
+    """The outputs for different samples come closer and closer to each other."""
+    paths = _output_paths(view) | {path for path in view.order if "." not in path}
+    for probe in view.probes("batch variation"):
+        first, last = probe.track.values[0], probe.track.values[-1]
+        if probe.path in paths and len(probe.track.values) >= 4 and last < min(0.15, 0.4 * first):
+            yield finding(
+                "representation-collapse",
+                f"The output of {named(probe.path)} becomes the same for all samples: it varied by "
+                f"{share(first)} of its size, now by {share(last)}",
+                severity="info",
+                path=probe.path,
+                series=f"{probe.path}.output" if probe.path else "output",
+                first_step=probe.track.steps[0],
+                last_step=probe.track.steps[-1],
+                evidence={"variation": last, "at first": first},
+                confidence=0.5,
+                remedy="A loss that only pulls outputs together needs negatives, a stop-gradient "
+                "(detach) or a variance term",
+            )
+            return
 
 
 def _inputs_vary(view: TrainingView) -> bool:

@@ -42,6 +42,8 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         end = float(np.median(values[-max(3, len(values) // 4) :]))
         if _is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
             yield _maximised(track, steps, start, end)
+        elif end < -10 * max(1.0, abs(start)) and np.mean(np.diff(values) < 0) > 0.7:
+            yield _unbounded(track, steps, start, end)
         elif values.min() >= 0 and start > 0 and end > 3 * start:
             above = np.nonzero(values > 3 * start)[0]
             since = int(steps[above[0]])
@@ -57,6 +59,21 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
                 confidence=0.9,
                 remedy="Lower the learning rate and clip gradients",
             )
+
+
+def _unbounded(
+    track: SeriesTrack, steps: npt.NDArray[np.int64], start: float, end: float
+) -> Finding:
+    return finding(
+        "loss-diverges",
+        f"The loss falls without end: {short(start)} at first, {short(end)} now",
+        series=track.label,
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        evidence={"first": start, "last": end},
+        confidence=0.8,
+        remedy="Bound what the loss rewards: clip weights, penalise gradients, or use a margin",
+    )
 
 
 def _maximised(

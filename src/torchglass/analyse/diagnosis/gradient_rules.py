@@ -56,9 +56,10 @@ def gradient_accumulates(view: TrainingView) -> Iterator[Finding]:
 
 @rule(
     "no-gradient",
+    "gradient-cleared",
     family="gradients",
     title="No gradient reaches a part of the model",
-    explains=("loss-plateau", "vanishing-gradient", "identical-units"),
+    explains=("loss-plateau", "vanishing-gradient", "identical-units", "lr-too-low"),
 )
 def no_gradient(view: TrainingView) -> Iterator[Finding]:
     """Parameters that an optimizer trains never get a gradient, although their module is called."""
@@ -71,8 +72,24 @@ def no_gradient(view: TrainingView) -> Iterator[Finding]:
         and one.without_gradient >= 2
         and _is_called(view, one)
     ]
-    if without:
+    trained = [one for one in view.facts.parameters if one.requires_grad]
+    if without and len(without) == len(trained) and view.gradients_reach_outputs:
+        yield _cleared(view, len(without))
+    elif without:
         yield _no_gradient(view, without, "is None")
+
+
+def _cleared(view: TrainingView, count: int) -> Finding:
+    return finding(
+        "gradient-cleared",
+        f"The gradients are gone before the optimizer steps: none of {count} parameters has one, "
+        "although a backward has run",
+        severity="error",
+        first_step=0,
+        evidence={"parameters without a gradient": count},
+        remedy="Call optimizer.zero_grad() before loss.backward(), not between it and "
+        "optimizer.step()",
+    )
 
 
 def _is_called(view: TrainingView, parameter: ParameterFacts) -> bool:
@@ -88,7 +105,8 @@ def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence
     paths = {one.name.rpartition(".")[0] for one in without}
     # The last module without a gradient stands before the place where gradients stop.
     last = max(paths, key=lambda path: view.order.get(path, -1))
-    path = common_path([one.name for one in without]) or last
+    trained = sum(one.requires_grad for one in view.facts.parameters)
+    path = common_path([one.name for one in without]) or (last if len(without) < trained else "")
     stop = _stop_near(view, path)
     count = len(without)
     where = ""

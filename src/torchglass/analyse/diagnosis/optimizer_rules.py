@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -301,8 +302,8 @@ def _is_harmed(view: TrainingView, largest: float) -> bool:
             if _is_broken(view) and largest > 0.5:
                 return True
             continue
-        start = float(np.median(values[: max(1, min(5, len(values) // 4))]))
-        end = float(np.median(values[-max(2, len(values) // 4) :]))
+        # The first loss is that of the model before its first update.
+        start, end = float(values[0]), float(np.median(values[-max(2, len(values) // 4) :]))
         if start > 0 and end > 0.95 * start and values.max() > 2 * start:
             return True
     return False
@@ -324,7 +325,7 @@ def weight_decay_too_strong(view: TrainingView) -> Iterator[Finding]:
     tracks = [track for track in tracks if len(track) >= 3 and track.size[0] > 0]
     for track in tracks:
         sizes = track.size
-        if sizes[-1] < 0.2 * sizes[0] and np.mean(np.diff(sizes) <= 0) > 0.7:
+        if sizes[-1] < 0.2 * sizes[0]:
             shrunk.append(track)
     if not shrunk or len(shrunk) < 0.5 * len(tracks):
         return
@@ -350,18 +351,67 @@ def weight_decay_too_strong(view: TrainingView) -> Iterator[Finding]:
 )
 def scaler_skips(view: TrainingView) -> Iterator[Finding]:
     """The scale of a GradScaler falls again and again, because gradients overflow at each step."""
-    track = view.series.get(("", "grad_scale"))
-    if track is None or len(track) < 4:
+    scales = view.facts.scales.values
+    lowered = sum(later < earlier for earlier, later in pairwise(scales))
+    is_never = not view.facts.updates and view.facts.backwards >= 5
+    if not scales or not (is_never or lowered >= 8):
         return
-    first, last = float(track.values[0, 0]), float(track.values[-1, 0])
-    if last < first / 256 and last < 16:
+    often = "every step" if is_never else f"{lowered} steps"
+    yield finding(
+        "scaler-skips",
+        f"The GradScaler skips {often}: gradients overflow, its scale went from {scales[0]:g} to "
+        f"{scales[-1]:g}",
+        severity="error" if is_never else "warning",
+        series="grad_scale",
+        first_step=0,
+        evidence={"scale": scales[-1], "at first": scales[0], "backwards": view.facts.backwards},
+        remedy="Find the module with the largest gradient or NaN (tg.guard), or train in bfloat16",
+    )
+
+
+@rule(
+    "optimizer-not-stepped",
+    family="optimizer",
+    title="The optimizer never steps",
+    explains=("loss-plateau", "gradient-accumulates", "lr-too-low"),
+)
+def optimizer_not_stepped(view: TrainingView) -> Iterator[Finding]:
+    """There is an optimizer and there are backwards, but no step of the optimizer."""
+    facts = view.facts
+    if facts.optimizers and not facts.lr.steps and facts.backwards >= 10 and not facts.scales:
         yield finding(
-            "scaler-skips",
-            f"The GradScaler has lowered its scale from {first:g} to {last:g}: gradients overflow "
-            "and steps are skipped",
-            series="grad_scale",
-            first_step=int(track.steps[0]),
-            last_step=int(track.steps[-1]),
-            evidence={"scale": last, "at first": first},
-            remedy="Find the module with the largest gradient, or train in bfloat16",
+            "optimizer-not-stepped",
+            f"{facts.optimizers[0].name} never steps: there were {facts.backwards} backwards and "
+            "no optimizer.step()",
+            severity="error",
+            first_step=0,
+            evidence={"backwards": facts.backwards, "steps": 0},
+            remedy="Call optimizer.step() after loss.backward()",
+        )
+
+
+@rule(
+    "lost-updates",
+    family="optimizer",
+    title="Updates are lost in half precision",
+    explains=("loss-plateau", "lr-too-low"),
+)
+def lost_updates(view: TrainingView) -> Iterator[Finding]:
+    """Weights in half precision are too coarse for the updates: most values do not change."""
+    lost = [
+        one
+        for one in view.weights
+        if len(one.moved.values) >= 3 and statistics.median(one.moved.values) < 0.2
+    ]
+    if lost and len(lost) > 0.5 * len(view.weights) and any(view.facts.lr.values):
+        moved = statistics.median(statistics.median(one.moved.values) for one in lost)
+        yield finding(
+            "lost-updates",
+            f"Updates are lost in {lost[0].dtype}: a step changes {moved:.0%} of the values of "
+            f"{_some(lost)}",
+            path=common_path([one.name for one in lost]),
+            series=lost[0].name,
+            first_step=0,
+            evidence={"changed": moved, "expected": "above 0.9"},
+            remedy="Keep the weights in float32 and use torch.autocast, or raise the learning rate",
         )

@@ -34,24 +34,23 @@ def _before(loss: LossFacts, skip: tuple[str, ...] = ()) -> str:
 )
 def eval_mode(view: TrainingView) -> Iterator[Finding]:
     """The optimizer steps, but every forward runs in eval mode: no dropout, batch norm is fixed."""
-    root = next((one for one in view.facts.modules if not one.path), None)
-    if root is None or root.calls or view.facts.updates < 2:
-        return
-    if not any(name.startswith("eval:") for _, name in view.series):
+    since = lasting(view.facts.modes, lambda mode: mode == 0, least=3)
+    if since is None:
         return
     affected = [
         one for one in view.facts.modules if any(kind in one.name for kind in _MODE_DEPENDENT)
     ]
     yield finding(
         "eval-mode",
-        "The model is trained in eval mode"
+        f"The model is trained in eval mode since step {since}"
         + (
             f": {len(affected)} modules behave differently, first {named(affected[0].path)}"
             if affected
             else ""
         ),
         severity="warning" if affected else "info",
-        first_step=0,
+        first_step=since,
+        last_step=view.facts.modes.steps[-1],
         evidence={"affected": [one.path for one in affected[:20]]},
         remedy="Call model.train() before the training loop, and again after each evaluation",
     )
@@ -80,6 +79,53 @@ def tiny_batch_norm(view: TrainingView) -> Iterator[Finding]:
             first_step=tiny[0].track.steps[0],
             evidence={"batch": size, "expected": "16 or more"},
             remedy="Use nn.GroupNorm or nn.LayerNorm, or larger batches",
+        )
+
+
+@rule(
+    "batch-norm-drift",
+    family="set-up",
+    title="The running statistics of a batch norm do not follow its batches",
+)
+def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
+    """The running variance stays far from the variance of the batches: eval mode will differ."""
+    for probe in view.probes("running drift"):
+        since = lasting(probe.track, lambda value: value > 1.5, least=4)
+        if since is None or probe.track.steps[-1] < 30:
+            continue
+        factor = math.exp(probe.track.values[-1])
+        yield finding(
+            "batch-norm-drift",
+            f"The running variance of {named(probe.path)} is {factor:.0f} times off that of its "
+            "batches: the model will behave differently in eval mode",
+            path=probe.path,
+            first_step=since,
+            last_step=probe.track.steps[-1],
+            evidence={"factor": factor, "expected": 1},
+            remedy="Check momentum (0.1 by default) and track_running_stats of the batch norm",
+        )
+        return
+
+
+@rule(
+    "unregistered-module",
+    family="set-up",
+    title="Modules that the model does not know",
+    explains=("loss-plateau",),
+)
+def unregistered_module(view: TrainingView) -> Iterator[Finding]:
+    """A module with weights is called but not registered, so no optimizer gets its weights."""
+    strays = [one for one in view.facts.modules if not one.is_registered and one.has_parameters]
+    if strays:
+        more = f" and {len(strays) - 1} more are" if len(strays) > 1 else " is"
+        yield finding(
+            "unregistered-module",
+            f"A {strays[0].name} in {named(strays[0].path.rpartition('.')[0])}{more} called but "
+            "not registered: parameters(), to() and state_dict() leave them out",
+            path=strays[0].path.rpartition(".")[0],
+            first_step=0,
+            evidence={"modules": [f"{one.path} ({one.name})" for one in strays[:20]]},
+            remedy="Keep them in nn.ModuleList or nn.ModuleDict instead of a list or dict",
         )
 
 
@@ -285,7 +331,9 @@ def untied_weights(view: TrainingView) -> Iterator[Finding]:
         if not one.same_values_as:
             continue
         kinds = {view.kind(name.rpartition(".")[0]) for name in (one.name, one.same_values_as)}
-        if "Embedding" in kinds and len(kinds) > 1:
+        shapes = {part.name: part.shape for part in view.facts.parameters}
+        is_transposed = one.shape != shapes.get(one.same_values_as)
+        if is_transposed or ("Embedding" in kinds and len(kinds) > 1):
             yield finding(
                 "untied-weights",
                 f"{named(one.name)} began with the values of {named(one.same_values_as)}, but they "
@@ -369,11 +417,25 @@ def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
 )
 def constant_input(view: TrainingView) -> Iterator[Finding]:
     """All values of the input are the same at every step."""
-    for track, _ in list(_inputs(view))[:1]:
+    same = next(iter(view.probes("different samples")), None)
+    if same is not None and lasting(same.track, lambda value: value == 0, least=3) is not None:
+        yield finding(
+            "constant-input",
+            "All samples of a batch are the same",
+            severity="error",
+            series="input.0",
+            first_step=same.track.steps[0],
+            last_step=same.track.steps[-1],
+            evidence={"different samples": 0.0},
+            remedy="Check how batches are made: every sample is the first one",
+        )
+        return
+    yield from _children_without_input(view)
+    for track, dtype in list(_inputs(view))[:1]:
         low, high = track.column("min"), track.column("max")
         if len(track) < 2 or track.column("count").max() < 2 or not (low == high).all():
             continue
-        is_zero = not low.any()
+        is_zero = not low.any() and dtype.startswith(("float", "bfloat"))
         yield finding(
             "zero-input" if is_zero else "constant-input",
             "The input is all zeros at every step"
@@ -386,6 +448,32 @@ def constant_input(view: TrainingView) -> Iterator[Finding]:
             evidence={"min": float(low[-1]), "max": float(high[-1])},
             remedy="Check how batches are read and transformed",
         )
+
+
+def _children_without_input(view: TrainingView) -> Iterator[Finding]:
+    """Parts of the model with weights that are given an input of the model that is all zeros."""
+    inputs = [track for track, dtype in _inputs(view) if dtype.startswith(("float", "bfloat"))]
+    sizes = {int(track.column("count")[-1]) for track in inputs if _is_all_zero(track)}
+    for (path, name), track in view.series.items():
+        is_child = path and "." not in path and name == "input.0" and not track.is_number
+        if not is_child or not _is_all_zero(track) or int(track.column("count")[-1]) not in sizes:
+            continue
+        if any(one.name.startswith(f"{path}.") for one in view.weights):
+            yield finding(
+                "zero-input",
+                f"{named(path)} is given all zeros at every step",
+                path=path,
+                series=track.label,
+                first_step=int(track.steps[0]),
+                last_step=int(track.steps[-1]),
+                evidence={"min": 0.0, "max": 0.0},
+                remedy="Check what is passed to it",
+            )
+            return
+
+
+def _is_all_zero(track: SeriesTrack) -> bool:
+    return len(track) > 2 and not track.column("min").any() and not track.column("max").any()
 
 
 _MESSAGES = (
@@ -451,6 +539,21 @@ def stopped_by_exception(view: TrainingView) -> Iterator[Finding]:
 )
 def dtype_mix(view: TrainingView) -> Iterator[Finding]:
     """Some parameters have another floating-point dtype than the rest."""
+    if view.facts.upcasts and not view.is_mixed:
+        first = view.facts.upcasts[0]
+        line = f" ({first.source.file}:{first.source.line})" if first.source else ""
+        yield finding(
+            "dtype-mix",
+            f"`{first.function}` in {named(first.path)} turns half precision into float32{line}",
+            severity="info",
+            path=first.path,
+            source=first.source,
+            op=first.function,
+            first_step=0,
+            evidence={"operations": len(view.facts.upcasts)},
+            remedy="Convert the other operand: buffers and constants keep their own dtype",
+        )
+        return
     sizes: dict[str, int] = {}
     for one in view.facts.parameters:
         if one.dtype.startswith(("float", "bfloat")):

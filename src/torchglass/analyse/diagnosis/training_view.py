@@ -140,7 +140,8 @@ def is_needed(path: str, name: str) -> bool:
 def _is_needed(path: str, name: str) -> bool:
     if _CALL.match(name) or name.endswith((".grad_norm", ".zeros", ".update")):
         return False
-    return not (path and name.startswith("input"))
+    # Of the inputs of modules inside the model, only those of its own children.
+    return "." not in path or not name.startswith("input")
 
 
 class TrainingView:
@@ -180,6 +181,16 @@ class TrainingView:
                 if values[-len(values) // 4 :].mean() < 0.9 * start or start <= 0:
                     return False
         return found
+
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether some parameters are in float32, so that operations in float32 are expected."""
+        return any(one.dtype == "float32" for one in self.facts.parameters)
+
+    @cached_property
+    def gradients_reach_outputs(self) -> bool:
+        """Whether a gradient came to the output of any module."""
+        return any(name.startswith("output") and name.endswith(".grad") for _, name in self.series)
 
     @cached_property
     def modules(self) -> Mapping[str, Module]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -55,14 +54,14 @@ class CountedCall(NamedTuple):
     recomputed: bool
 
 
-@dataclass(slots=True, eq=False)
 class _OpTotals:
-    """The totals of all calls of one op in one place."""
+    """What all calls of one op in one place came to."""
 
-    calls: int = 0
-    flops: int = 0
-    bytes: int = 0
-    marks: list[Any] = field(default_factory=list)
+    __slots__ = ("bytes", "calls", "flops", "marks")
+
+    def __init__(self) -> None:
+        self.calls = self.flops = self.bytes = 0
+        self.marks: list[Any] = []
 
 
 class FlopCounter(ModuleStack[CountedCall]):

@@ -43,6 +43,9 @@ _SAMPLE = 64
 _MOST_POINTS = 256
 _MOST_NODES = 400
 _MOST_LOSSES = 4
+_MOST_STRAYS = 64
+_MOST_EQUAL = 8
+"""Of more matrices of one size, as in the blocks of a transformer, none are tied."""
 _NEAR_LOSS = 6
 _LOSS_NODES = (
     *("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "KlDiv", "CtcLoss"),
@@ -101,6 +104,7 @@ class _ParameterState:
         self.with_gradient = 0
         self.without_gradient = 0
         self.updates = ThinnedTrack()
+        self.moved = ThinnedTrack()
         self.has_equal_rows = False
 
 
@@ -141,6 +145,12 @@ class FactsRecorder:
         self._stops: dict[GradientStop, None] = {}
         self._losses: dict[LossFacts, None] = {}
         self._lr = ThinnedTrack()
+        self._scales = ThinnedTrack()
+        self._modes = ThinnedTrack()
+        self._mode = 1.0
+        self._backwards = 0
+        self._upcasts: dict[GradientStop, None] = {}
+        self._strays: dict[str, ModuleFacts] = {}
         self._stale = ThinnedTrack()
         self._used: dict[int, _UsedGradient] = {}
         self._was_cleared: dict[int, bool] = {}
@@ -154,15 +164,33 @@ class FactsRecorder:
         for optimizer in optimizers:
             self._learn_optimizer(optimizer)
 
+    def begin_forward(self, *, training: bool) -> None:
+        """A forward begins, recorded or not."""
+        if torch.is_grad_enabled():
+            self._mode = float(training)
+
     def begin_pass(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """A recorded forward in training begins; whether it is to be looked at closely."""
-        self._is_looking = self._passes.is_due()
+        """A recorded forward begins; whether it is to be looked at closely."""
+        # What runs without gradients is an evaluation.
+        self._is_looking = torch.is_grad_enabled() and self._passes.is_due()
         if self._is_looking:
             self.is_new = True
             self._input_dtypes = tuple(str(one.dtype).removeprefix("torch.") for one in inputs)
             first = next((one for one in inputs if one.dim()), None)
             self._batch_size = 0 if first is None else first.shape[0]
         return self._is_looking
+
+    def called_stray(self, path: str, module: nn.Module) -> None:
+        """A module that the model does not have is called in a recorded forward."""
+        if path not in self._strays and len(self._strays) < _MOST_STRAYS:
+            is_trained = any(one.requires_grad for one in module.parameters(recurse=False))
+            self._strays[path] = ModuleFacts(
+                path=path,
+                name=type(module).__name__,
+                calls=1,
+                has_parameters=is_trained,
+                is_registered=False,
+            )
 
     def called(self, path: str, *, training: bool) -> None:
         """A module is called in a recorded forward."""
@@ -173,9 +201,13 @@ class FactsRecorder:
     def see_trace(self, trace: TraceRecord) -> None:
         """A forward was traced: note where gradients stop."""
         self._stops.update(dict.fromkeys(gradient_stops(trace)))
+        self._upcasts.update(dict.fromkeys(upcasts(trace)))
 
-    def backward_begun(self) -> None:
+    def backward_begun(self, scale: float | None) -> None:
         """A backward of a recorded step has begun: note how its loss is computed."""
+        self._backwards += 1
+        if scale is not None:
+            self._scales.add(self._backwards, scale)
         for key, used in self._used.items():
             self._was_cleared[key] = self._was_cleared.get(key, False) or _is_cleared(used)
         if len(self._losses) < _MOST_LOSSES:
@@ -185,8 +217,8 @@ class FactsRecorder:
     def before_update(self, optimizer: Optimizer, weights: Sequence[Weight], step: int) -> None:
         """An optimizer is about to step in a recorded step."""
         self._updates += 1
+        self._modes.add(step, self._mode)
         number = self._learn_optimizer(optimizer)
-        self._lr.add(step, max(self._optimizer_facts[number].lr, default=0.0))
         if id(optimizer) in self._was_cleared:
             is_stale = not self._was_cleared[id(optimizer)]
             # Of several optimizers in one step, one that was not cleared counts.
@@ -208,9 +240,14 @@ class FactsRecorder:
             for name, far, size in shares:
                 if size > 0:
                     self._state(name).updates.add(step, far / size)
+            for name, move in zip(sampled.names, moves, strict=True):
+                if move.dtype in (torch.bfloat16, torch.float16):
+                    self._state(name).moved.add(step, float((move != 0).float().mean()))
 
-    def note_used_gradient(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped, in any step: remember which gradient it used."""
+    def note_update(self, optimizer: Optimizer, step: int) -> None:
+        """An optimizer has stepped, in any step: note its rate and which gradient it used."""
+        rates = [group["lr"] for group in optimizer.param_groups if _is_number(group.get("lr"))]
+        self._lr.add(step, max(self._lr.get(step), *map(float, rates)) if rates else 0.0)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -272,12 +309,16 @@ class FactsRecorder:
         return TrainingFacts(
             optimizers=tuple(self._optimizer_facts),
             parameters=tuple(self._parameter(*each) for each in parameters.items()),
-            modules=tuple(self._modules(model)) if model is not None else (),
+            modules=(*(self._modules(model) if model is not None else ()), *self._strays.values()),
             probes=self.probes.records(),
             gradient_stops=tuple(self._stops),
             losses=tuple(self._losses),
             lr=self._lr.record(),
             updates=self._updates,
+            backwards=self._backwards,
+            scales=self._scales.record(),
+            modes=self._modes.record(),
+            upcasts=tuple(self._upcasts),
             stale_gradients=self._stale.record(),
             input_dtypes=self._input_dtypes,
             batch_size=self._batch_size,
@@ -296,6 +337,7 @@ class FactsRecorder:
             with_gradient=state.with_gradient,
             without_gradient=state.without_gradient,
             updates=state.updates.record(),
+            moved=state.moved.record(),
             has_equal_rows=state.has_equal_rows,
             same_values_as=self._same_values.get(name, ""),
         )
@@ -365,16 +407,20 @@ def _has_equal_rows(parameter: torch.Tensor) -> bool:
 
 
 def _equal_pairs(parameters: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, str]]:
-    """Large parameters that have the same values but are not the same."""
-    known: dict[tuple[Any, ...], str] = {}
+    """Matrices that have the same values, maybe transposed, but are not the same parameter."""
+    by_size: dict[tuple[int, ...], list[str]] = {}
     for name, parameter in parameters.items():
-        if parameter.dim() < 2 or parameter.numel() < _SAMPLE or parameter.is_meta:
-            continue
-        sample = parameter.detach().flatten()[:: max(1, parameter.numel() // _SAMPLE)][:_SAMPLE]
-        values = tuple(sample.float().tolist())
-        if min(values) < max(values):
-            first = known.setdefault((tuple(parameter.shape), values), name)
-            if first != name:
+        is_plain = type(parameter.data) is torch.Tensor and not parameter.is_meta
+        if parameter.dim() == 2 and parameter.numel() >= _SAMPLE and is_plain:
+            by_size.setdefault(tuple(sorted(parameter.shape)), []).append(name)
+    for names in by_size.values():
+        known: dict[tuple[float, float], str] = {}
+        for name in names if 1 < len(names) <= _MOST_EQUAL else ():
+            values = parameters[name].detach().double()
+            # Random matrices never agree in both to the last digits.
+            key = round(float(values.sum()), 6), round(float(values.norm()), 6)
+            first = known.setdefault(key, name)
+            if first != name and float(values.std()) > 0:
                 yield name, first
 
 
@@ -447,3 +493,17 @@ def gradient_stops(trace: TraceRecord) -> Iterator[GradientStop]:
                 source=op.source,
                 is_in_no_grad=has_weight,
             )
+
+
+_HALVES = ("bfloat16", "float16")
+
+
+def upcasts(trace: TraceRecord) -> Iterator[GradientStop]:
+    """The operations of a model in half precision that computed in a larger dtype by accident."""
+    paths = {call.id: call.path for call in trace.calls}
+    for op in trace.ops:
+        dtypes = {one.spec.dtype for one in op.operands if one.spec.elements > 1}
+        is_wider = any(value.spec.dtype in ("float32", "float64") for value in op.outputs)
+        if is_wider and dtypes & {*_HALVES} and dtypes & {"float32", "float64"}:
+            path = paths.get(op.call, "") if op.call is not None else ""
+            yield GradientStop(path=path, function=op.function, source=op.source)

@@ -194,8 +194,10 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             if self._values is not None:
                 path = self.locate(module) or ""
                 call = WatchedCall(path, _prefix(self.count(path), self._training))
-                if self._training:
+                if id(module) in self._paths:
                     self._facts.called(path, training=module.training)
+                elif self._is_looked_at:
+                    self._facts.called_stray(path, module)
                 self._take_inputs(call, module, args, kwargs)
         except Exception as problem:  # noqa: BLE001 - see missed
             self.missed(problem)
@@ -269,6 +271,9 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))
             self._is_looked_at = self._facts.begin_pass([tensor for _, tensor in inputs])
+            if self._is_looked_at and inputs:
+                with quietly():
+                    self._facts.probes.see_input(inputs[0][1], self._watcher.step_of_pass)
             self._is_traced = self._graphs.begin(
                 training=module.training,
                 arguments=tuple(place for place, _ in inputs),
@@ -309,6 +314,9 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._watcher.end()
         if self._values is not None:
             self._graphs.end(tuple(self._shape) if error is None else None)
+            if self._is_looked_at and isinstance(output, Tensor):
+                with quietly():
+                    self._facts.probes.ask_for_negative(output, self._watcher.step_of_pass)
         if self._training and self._watcher.wants_backward():
             with quietly():
                 self._notice_backward_of(output)
@@ -426,7 +434,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._factor = self._watcher.gradient_factor()
             self._is_scaled = self._watcher.are_gradients_scaled()
             self._watcher.backward_begun()
-            self._facts.backward_begun()
+            self._facts.backward_begun(1 / self._factor if self._is_scaled else None)
 
     def locate(self, module: nn.Module) -> str | None:
         """The path of a module; of one that is not in the model it is below its caller's."""

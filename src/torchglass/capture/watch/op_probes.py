@@ -116,6 +116,11 @@ def _softmax_logit(args: Any, kwargs: Any, output: torch.Tensor) -> float | None
     return None if rows is None else float((rows.amax(-1) - rows.clamp_min(-1e4).mean(-1)).max())
 
 
+def _choice(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+    """1 for a softmax with one row per sample."""
+    return 1.0 if output.dim() == 2 else None
+
+
 def _saturated_sigmoid(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
     return _share((_part(output) * 2 - 1).abs() > _SATURATED)
 
@@ -147,6 +152,19 @@ def _batch_per_channel(args: Any, kwargs: Any, output: torch.Tensor) -> float | 
     return float(output.shape[0]) if training and output.dim() > 1 else None
 
 
+def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+    """How far the running variance of a batch norm is from that of its batches, in powers of e."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    values, variance = given.get("input"), given.get("running_var")
+    if not (given.get("training") and isinstance(variance, torch.Tensor)) or values is None:
+        return None
+    others = [dim for dim in range(values.dim()) if dim != 1]
+    batch = values.detach().float().var(others)
+    ratio = (variance.float() + 1e-5) / (batch + 1e-5)
+    return float(ratio.log().abs().median())
+
+
 def _part(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
     return flat if len(flat) <= _MOST_VALUES else flat[:: len(flat) // _MOST_VALUES + 1]
@@ -160,6 +178,7 @@ _SOFTMAX = (
     ProbeKind("entropy", _softmax_entropy, min),
     ProbeKind("one winner", _one_winner),
     ProbeKind("largest logit", _softmax_logit),
+    ProbeKind("choice", _choice),
 )
 PROBES: Mapping[str, tuple[ProbeKind, ...]] = {
     "softmax": _SOFTMAX,
@@ -172,7 +191,10 @@ PROBES: Mapping[str, tuple[ProbeKind, ...]] = {
     "relu": (ProbeKind("dead units", _dead_units),),
     "relu_": (ProbeKind("dead units", _dead_units),),
     "dropout": (ProbeKind("dropped", _dropped),),
-    "batch_norm": (ProbeKind("batch size", _batch_per_channel, min),),
+    "batch_norm": (
+        ProbeKind("batch size", _batch_per_channel, min),
+        ProbeKind("running drift", _running_drift),
+    ),
 }
 """What is measured of an operation, by torch's name of it."""
 
@@ -212,6 +234,26 @@ class OpProbes:
                 variation = float(samples.std(0).square().mean().sqrt()) / size
                 self.put(path, "output", _VARIATION, variation, step)
 
+    def see_input(self, given: torch.Tensor, step: int) -> None:
+        """Measure how much the samples of a batch differ."""
+        if given.dim() < 2 or given.shape[0] < 4 or not given.numel() or given.is_complex():
+            return
+        with torch.no_grad():
+            samples = given.detach()[:64].flatten(1)[:, :_MOST_VALUES]
+            differ = (samples != samples[:1]).any(1).float().mean()
+            self.put("", "input", _DIFFERENT, float(differ), step)
+
+    def ask_for_negative(self, output: torch.Tensor, step: int) -> None:
+        """Have measured how often the loss asks a ReLU at the end of the model for less than 0."""
+        if output.grad_fn is None or not output.grad_fn.name().startswith("Relu"):
+            return
+        at_zero = output.detach() == 0
+
+        def measure(gradient: torch.Tensor) -> None:
+            self.put("", "relu", _NEGATIVE, float((at_zero & (gradient > 0)).float().mean()), step)
+
+        output.register_hook(measure)  # type: ignore[no-untyped-call]
+
     def put(self, path: str, function: str, kind: ProbeKind, value: float, step: int) -> None:
         """Keep a measurement; of several in one step, the worst."""
         track = self._tracks.setdefault((path, function, kind.measure), {})
@@ -231,3 +273,5 @@ class OpProbes:
 
 
 _VARIATION = ProbeKind("batch variation", lambda args, kwargs, output: None, min)
+_DIFFERENT = ProbeKind("different samples", lambda args, kwargs, output: None, max)
+_NEGATIVE = ProbeKind("wants negative", lambda args, kwargs, output: None, max)

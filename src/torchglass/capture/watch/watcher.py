@@ -244,6 +244,7 @@ class Watcher:
             if self._steps.is_updating:
                 # One that raised has not told that it is over.
                 self._steps.is_updating = optimizers.is_any_under_way()
+            self._facts.begin_forward(training=training)
             values = self._steps.begin_pass(training=training)
             if values is not None:
                 self._learn_weights()
@@ -405,7 +406,7 @@ class Watcher:
                 return
             values = self._steps.after_update(optimizer)
             self._last_update.note()
-            self._facts.note_used_gradient(optimizer)
+            self._facts.note_update(optimizer, self._steps.number)
             if self._clock is not None:
                 self._clock.end_step(values)
             if self._steps.have_all_stepped and not self._steps.by_hand:

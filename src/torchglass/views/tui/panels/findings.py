@@ -114,6 +114,11 @@ class FindingsPanel(Panel):
         for line in rest:
             yield TextRow([("  ", "plain"), *line], target)
         yield TextRow([(f"  {_where(finding)}", "muted")], target)
+        if finding.remedy:
+            for row in paragraph(f"do: {harmless(finding.remedy)}", self.room - 2, "note"):
+                yield TextRow([("  ", "plain"), *row.pieces], target)
+        if finding.consequences:
+            yield TextRow([(f"  caused {len(finding.consequences)} more", "muted")], target)
         if number in self._open:
             for row in _told(finding, self.room - 4):
                 yield TextRow([("    ", "plain"), *row.pieces], target)
@@ -167,7 +172,12 @@ def _where(finding: Finding) -> str:
 
 
 def _told(finding: Finding, width: int) -> Iterator[TextRow]:
-    """The evidence of a finding: cause, source line, tensors."""
+    """The evidence of a finding: cause, consequences, values, source line, tensors."""
+    for sentence in finding.consequences:
+        yield from paragraph(f"→ {harmless(sentence)}", width, "plain")
+    for name, value in finding.facts.items() if finding.remedy else ():
+        shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+        yield text(harmless(f"{name}: {shown}"), "muted")
     if reason := cause(finding):
         yield from paragraph(f"why: {harmless(reason)}", width, "note")
     source = finding.source

@@ -1,0 +1,305 @@
+"""`tg.diagnose` names what is wrong with a training, where, since when, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import torchglass as tg
+from tests.command_line import main
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
+
+
+def mlp(*more: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4), *more)
+
+
+_CENTRES = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)) * 2
+
+
+def classes(size: int = 32) -> tuple[Tensor, Tensor]:
+    labels = torch.randint(4, (size,))
+    return _CENTRES[labels] + torch.randn(size, 8), labels
+
+
+def fit(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    batch: Callable[[], tuple[Tensor, Tensor]] = classes,
+    loss_of: Loss = functional.cross_entropy,
+    *,
+    steps: int = 40,
+    clears: bool = True,
+    **options: Any,
+) -> Path:
+    """A usual training, watched; the path of its run."""
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=0.01)
+    path = folder / "run.glass"
+    with tg.watch(model, save=path, verbose=False, **options) as watcher:
+        for _ in range(steps):
+            x, y = batch()
+            loss = loss_of(model(x), y)
+            if clears:
+                optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            watcher.log("loss", loss)
+    return path
+
+
+def kinds(diagnosis: Any) -> list[str]:
+    return [one.kind for one in diagnosis.problems]
+
+
+@pytest.mark.parametrize("log_freq", [1, 10])
+def test_a_healthy_training_is_healthy(log_freq: int, tmp_path: Path) -> None:
+    diagnosis = tg.diagnose(fit(tmp_path, mlp(), log_freq=log_freq))
+
+    assert diagnosis.verdict == "healthy"
+    assert diagnosis.problems == ()
+    assert str(diagnosis).startswith("Healthy: no problems found in 40 steps")
+    assert diagnosis.exit_code == 0
+
+
+@pytest.mark.parametrize("log_freq", [1, 10])
+def test_gradients_that_are_never_cleared_are_named(log_freq: int, tmp_path: Path) -> None:
+    diagnosis = tg.diagnose(fit(tmp_path, mlp(), clears=False, log_freq=log_freq))
+
+    assert diagnosis.findings[0].kind == "gradient-accumulates"
+    assert "zero_grad" in diagnosis.findings[0].remedy
+    assert diagnosis.verdict == "broken"
+
+
+def test_accumulation_over_several_batches_is_not_a_missing_zero_grad(tmp_path: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    path = tmp_path / "run.glass"
+    with tg.watch(model, save=path, verbose=False) as watcher:
+        for _ in range(20):
+            for _ in range(3):
+                x, y = classes()
+                loss = functional.cross_entropy(model(x), y)
+                (loss / 3).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            watcher.log("loss", loss)
+
+    assert kinds(tg.diagnose(path)) == []
+
+
+def test_softmax_before_cross_entropy_is_named(tmp_path: Path) -> None:
+    diagnosis = tg.diagnose(fit(tmp_path, mlp(nn.Softmax(-1))))
+
+    finding = diagnosis.findings[0]
+    assert (finding.kind, finding.path) == ("softmax-before-cross-entropy", "3")
+    assert "remove the softmax" in finding.remedy
+
+
+def test_a_target_that_is_broadcast_is_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def batch() -> tuple[Tensor, Tensor]:
+        x = torch.randn(16, 8)
+        return x, x.sum(1)
+
+    diagnosis = tg.diagnose(fit(tmp_path, model, batch=batch, loss_of=_mean_square))
+
+    assert diagnosis.findings[0].kind == "loss-broadcast"
+    assert "(16, 1)" in diagnosis.findings[0].message
+
+
+def _mean_square(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().mean()
+
+
+def test_a_matrix_of_distances_is_no_broadcast_by_accident(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def ranking(output: Tensor, labels: Tensor) -> Tensor:
+        scores = output[:, 0]
+        wanted = (labels[:, None] - labels[None, :]).float()
+        return functional.softplus(-wanted * (scores[:, None] - scores[None, :])).mean()
+
+    diagnosis = tg.diagnose(fit(tmp_path, model, loss_of=ranking))
+
+    assert "loss-broadcast" not in kinds(diagnosis)
+
+
+def test_parameters_without_an_optimizer_are_named(tmp_path: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model[2].parameters(), lr=0.01)
+
+    finding = tg.diagnose(fit(tmp_path, model, optimizer)).findings[0]
+
+    assert (finding.kind, finding.path) == ("not-in-optimizer", "0")
+    assert finding.series == "0.weight"
+
+
+def test_a_layer_replaced_after_the_optimizer_was_made_is_named(tmp_path: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model[2] = nn.Linear(32, 4)
+
+    finding = tg.diagnose(fit(tmp_path, model, optimizer)).findings[0]
+
+    assert (finding.kind, finding.path) == ("replaced-parameter", "2")
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 32)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x).relu().detach())
+
+
+def test_a_detach_is_named_with_its_line(tmp_path: Path) -> None:
+    finding = tg.diagnose(fit(tmp_path, Detached())).findings[0]
+
+    assert (finding.kind, finding.path, finding.op) == ("no-gradient", "body", "detach")
+    assert finding.source is not None
+    assert finding.source.file == __file__
+
+
+def test_a_learning_rate_that_is_far_too_high_is_the_cause_and_not_what_follows(
+    tmp_path: Path,
+) -> None:
+    model = mlp()
+
+    finding = tg.diagnose(
+        fit(tmp_path, model, torch.optim.SGD(model.parameters(), lr=100.0))
+    ).findings[0]
+
+    assert finding.kind == "lr-too-high"
+    assert finding.consequences
+
+
+def test_the_first_module_with_nan_is_one_event(tmp_path: Path) -> None:
+    class LogOfZero(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return (x - x).log() * 0
+
+    model = nn.Sequential(nn.Linear(8, 8), LogOfZero(), nn.Linear(8, 4))
+
+    (finding,) = tg.diagnose(fit(tmp_path, model, steps=5)).problems
+
+    assert (finding.kind, finding.path, finding.first_step) == ("nan", "1", 0)
+    assert len(finding.consequences) > 3
+
+
+def test_a_model_and_a_batch_are_enough(tmp_path: Path) -> None:
+    model = mlp(nn.Softmax(-1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch, state = classes(), torch.get_rng_state()
+
+    diagnosis = tg.diagnose(model, batch, loss=functional.cross_entropy)
+
+    assert diagnosis.findings[0].kind == "softmax-before-cross-entropy"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_needs_a_batch_and_a_loss() -> None:
+    with pytest.raises(tg.TorchglassError, match="pass a batch"):
+        tg.diagnose(mlp())
+    with pytest.raises(tg.TorchglassError, match="not a loss; pass one"):
+        tg.diagnose(mlp(), classes())
+    with pytest.raises(tg.TorchglassError, match="not int"):
+        tg.diagnose(3)
+
+
+def test_a_watcher_can_be_diagnosed_while_it_watches(tmp_path: Path) -> None:
+    model = mlp(nn.Softmax(-1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
+        for _ in range(4):
+            x, y = classes()
+            loss = functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+        assert kinds(tg.diagnose(watcher)) == ["softmax-before-cross-entropy"]
+
+
+def test_a_function_is_called_once_for_each_problem(tmp_path: Path) -> None:
+    found: list[tg.Finding] = []
+
+    fit(tmp_path, mlp(nn.Softmax(-1)), on_finding=found.append)
+
+    assert [one.kind for one in found].count("softmax-before-cross-entropy") == 1
+
+
+def test_a_broken_training_can_be_stopped(tmp_path: Path) -> None:
+    with pytest.raises(tg.TrainingStoppedError, match="pile up"):
+        fit(tmp_path, mlp(), clears=False, on_finding="stop")
+
+    status = tg.open(tmp_path / "run.glass").status
+    assert status.error == "TrainingStoppedError"
+
+
+def test_a_warning_can_be_asked_for(tmp_path: Path) -> None:
+    with pytest.warns(tg.TorchglassWarning, match="softmax"):
+        fit(tmp_path, mlp(nn.Softmax(-1)), on_finding="warn")
+
+
+def test_an_unknown_action_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(tg.TorchglassError, match='"warn" or "stop"'):
+        fit(tmp_path, mlp(), on_finding="shout")
+
+
+@pytest.mark.usefixtures("rules_restored")
+def test_rules_of_the_users_own_are_used(tmp_path: Path) -> None:
+    path = fit(tmp_path, mlp())
+
+    @tg.rule("many-steps", title="Many steps")
+    def many_steps(training: Any) -> Any:
+        if training.last_step > 20:
+            yield tg.Finding(severity="warning", kind="many-steps", message="Many steps")
+
+    assert kinds(tg.diagnose(path)) == ["many-steps"]
+
+
+def test_the_command_exits_with_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", str(fit(tmp_path / "a", mlp()))]) == 0
+    assert capsys.readouterr().out.startswith("Healthy: no problems found")
+
+    assert main(["diagnose", str(fit(tmp_path / "b", mlp(nn.Softmax(-1)))), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "warning"
+
+
+def test_all_forms_say_the_same(tmp_path: Path) -> None:
+    diagnosis = tg.diagnose(fit(tmp_path, mlp(nn.Softmax(-1))))
+    message = diagnosis.findings[0].message
+
+    assert message in " ".join(str(diagnosis).split())
+    assert message in diagnosis.to_html(tmp_path / "page.html")
+    assert json.loads(diagnosis.to_json())["findings"][0]["message"] == message
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_printed_run_begins_with_its_verdict(tmp_path: Path) -> None:
+    with tg.open(fit(tmp_path, mlp(nn.Softmax(-1)))) as run:
+        text = str(run)
+
+    assert text.startswith("Warning: ")
+    assert "do: Return the logits" in text
