@@ -130,7 +130,7 @@ _PARTLY_READ = frozenset(
 """Kernels that read of their first argument only as much as they return."""
 
 
-class Rule(NamedTuple):
+class FlopRule(NamedTuple):
     """All that is known of a kernel before it runs."""
 
     name: str
@@ -143,15 +143,17 @@ class Rule(NamedTuple):
     """Whether it is written in terms of others, which are counted in its stead."""
 
 
-def rule_of(func: Any) -> Rule:
+def rule_of(func: Any) -> FlopRule:
     """What is known of a kernel, or of an op that takes functions."""
     if not isinstance(func, OpOverload):
         torchs = formula_of_torch(func)
         nature: FlopStatus = "uncounted" if torchs is None else "counted"
-        return Rule(full_name(func), nature, torchs and _with_tensors(torchs), _all_bytes, False)
+        return FlopRule(
+            full_name(func), nature, torchs and _with_tensors(torchs), _all_bytes, False
+        )
     namespace, name = func._schema.name.split("::")
     by_user, count = formula_by_user(func), _formula(func, namespace, name)
-    return Rule(
+    return FlopRule(
         name=f"{namespace}.{name}",
         nature="counted" if count else "free" if _is_free(func, namespace, name) else "uncounted",
         flops=count,
@@ -160,9 +162,9 @@ def rule_of(func: Any) -> Rule:
     )
 
 
-def rule_of_function(name: str, formula: Formula) -> Rule:
+def rule_of_function(name: str, formula: Formula) -> FlopRule:
     """The rule of something that a user has given a formula for, and that is no kernel."""
-    return Rule(name, "counted", _with_shapes(formula), _all_bytes, False)
+    return FlopRule(name, "counted", _with_shapes(formula), _all_bytes, False)
 
 
 def shape_of(value: Any) -> Any:

@@ -22,7 +22,7 @@ from torchglass.capture.autograd import UNNUMBERED, NodeCreators
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
 from torchglass.capture.measure.devices import Clock, clock_for
 from torchglass.capture.measure.flop_rules import (
-    Rule,
+    FlopRule,
     registered_functions,
     rule_of,
     rule_of_function,
@@ -195,7 +195,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         super().__init__()
         self._counter = counter
         self._clock = clock
-        self._rules: dict[Any, Rule] = {}
+        self._rules: dict[Any, FlopRule] = {}
         # Whether what runs is part of something that is counted as a whole.
         self._is_paused = False
         self._warned = False
@@ -215,7 +215,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         return self._run(rule, func, args, kwargs, args)
 
-    def count_whole(self, rule: Rule, run: Callable[..., Any], args: Args, given: Args) -> Any:
+    def count_whole(self, rule: FlopRule, run: Callable[..., Any], args: Args, given: Args) -> Any:
         """Run something that is not a kernel, and count it by a rule instead of its kernels."""
         was_paused, self._is_paused = self._is_paused, True
         try:
@@ -225,7 +225,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
 
     def _run(
         self,
-        rule: Rule,
+        rule: FlopRule,
         func: Callable[..., Any],
         args: Args,
         kwargs: Kwargs,
@@ -245,7 +245,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         return output
 
     def _count(
-        self, rule: Rule, args: Args, kwargs: Kwargs, output: Any, marks: tuple[Any, ...]
+        self, rule: FlopRule, args: Args, kwargs: Kwargs, output: Any, marks: tuple[Any, ...]
     ) -> None:
         flops: int | None = 0
         moved, nature = 0, rule.nature
@@ -283,7 +283,7 @@ def counting_functions(mode: FlopMode) -> Iterator[None]:
 
 
 @uninterruptible
-def _counted(mode: FlopMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
+def _counted(mode: FlopMode, rule: FlopRule, owner: Any, name: str) -> Iterator[None]:
     """Count a method of an autograd Function until the block ends."""
     run: Callable[..., Any] = getattr(owner, name)
     own = vars(owner).get(name)
