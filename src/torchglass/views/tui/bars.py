@@ -59,10 +59,10 @@ _MESSAGE_SECONDS = 8.0
 class StatusBar(TwoEndedBar):
     """The selected module, or for some seconds a message."""
 
-    def __init__(self, place: Callable[[], tuple[str, str]]) -> None:
-        """`place` returns what is shown at the left while there is no message, and at the right."""
+    def __init__(self, place: Callable[[], str], position: Callable[[], str]) -> None:
+        """`place` is shown at the left while there is no message, `position` at the right."""
         super().__init__(id="status")
-        self._place = place
+        self._place, self._position = place, position
         self._timer: Timer | None = None
 
     def say(self, message: str = "", *, lasting: bool = False) -> None:
@@ -71,8 +71,7 @@ class StatusBar(TwoEndedBar):
             self._timer.stop()
         expires = message and not lasting
         self._timer = self.set_timer(_MESSAGE_SECONDS, self.say) if expires else None
-        place, position = self._place()
-        self.put(f" {message or place}", position)
+        self.put(f" {message or self._place()}", self._position())
 
 
 class KeyBar(Widget):

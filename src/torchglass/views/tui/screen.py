@@ -54,7 +54,7 @@ class Explorer(Screen[None]):
         self.area = PanelArea(state, self.tree_panel, self._preferences.share)
         self.tabs = self.area.tabs
         self.title_bar = TitleBar(state, clock)
-        self.status_bar = StatusBar(self._place)
+        self.status_bar = StatusBar(self._place, self._position)
         self.search_bar = SearchBar(self.search)
         self.key_bar = KeyBar()
         self.background = BackgroundReader(self, state, reader)
@@ -206,14 +206,16 @@ class Explorer(Screen[None]):
         self.status_bar.say(message, lasting=lasting)
         self.search_bar.tell()
 
-    def _place(self) -> tuple[str, str]:
-        """The selected module with its class and its number among the matches, and its row."""
+    def _position(self) -> str:
+        return f"{self.tree_panel.row + 1:,}/{len(self.tree_panel.tree_rows):,} "
+
+    def _place(self) -> str:
+        """The selected module, its class and its number among the matches."""
         module, outline = self.tree_panel.selected, self.state.outline
         peers = outline.by_class[module.class_name]
         alone = len(peers) == 1 or module.class_name in outline.classless
         kind = module.kind if alone else f"{module.kind} ×{len(peers):,}"
-        row = f"{self.tree_panel.row + 1:,}/{len(self.tree_panel.tree_rows):,} "
-        return " · ".join(filter(None, (module.path, kind, self.search.count))), row
+        return " · ".join(filter(None, (module.path, kind, self.search.count)))
 
     @on(SearchState.Found)
     def _count_matches(self) -> None:

@@ -183,7 +183,7 @@ Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 
 _NORMS = ".grad_norm"
 """The suffix of series of gradient norms per sample."""
-_NUMBER, _GRADIENTS_TREND = 9, 12
+_NUMBER, _FLOW_TREND = 9, 12
 _MOST_NAME = 36
 _NOT_READ = -1.0
 _TOO_MUCH = {"gradient norm": 1e3, "update ratio": 0.1, "output gradient": 1e3}
@@ -280,20 +280,20 @@ class GradientFlowPanel(Panel):
         low, high = _decades(measures)
         longest = max(cell_len(self._label(one.layer)) for one in measures)
         name = min(longest, _MOST_NAME, max(self.room * 2 // 5, 8))
-        room = max(self.room - name - _NUMBER - _GRADIENTS_TREND - 6, 6)
+        room = max(self.room - name - _NUMBER - _FLOW_TREND - 6, 6)
 
         def draw(at: int) -> TextRow:
             layer, value = measures[at].layer, measures[at].latest
             filled, rest = bar(_place(value, low, high), room)
             style = _style(value, self._quantity)
             number = "…" if value == _NOT_READ else "0" if value == 0 else f"{value:.2e}"
-            trend = squeeze(self._values(layer, self.state.points), _GRADIENTS_TREND)
+            trend = squeeze(self._values(layer, self.state.points), _FLOW_TREND)
             pieces = [
                 (fit_path(self._label(layer), name) + "  ", "name"),
                 (filled if value > 0 else "", style),
                 (rest if value > 0 else "─" * room, "faint"),
                 (f"{number:>{_NUMBER}}  ", "number" if style == "bar" else style),
-                (sparkline(trend, _GRADIENTS_TREND), "spark"),
+                (sparkline(trend, _FLOW_TREND), "spark"),
             ]
             return TextRow(pieces, layer.path, "marked" if self._is_inside(layer) else "plain")
 
