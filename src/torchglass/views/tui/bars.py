@@ -123,11 +123,10 @@ _LIVE_SECONDS = 10.0
 class TitleBar(TwoEndedBar):
     """The names of run and model at the left, the state of the run at the right."""
 
-    def __init__(self, state: ExplorerState, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, state: ExplorerState) -> None:
         super().__init__(id="title")
         self.state = state
         self.last_update: RunUpdate | None = None
-        self._clock = clock
         self._advanced: float | None = None
         self._nan_since: int | None = None
 
@@ -137,7 +136,7 @@ class TitleBar(TwoEndedBar):
 
     def take(self, update: RunUpdate) -> None:
         if self.last_update is not None and update.step > self.last_update.step:
-            self._advanced = self._clock()
+            self._advanced = time.monotonic()
         found = (update.documents or {}).get(Findings)
         if isinstance(found, Findings):
             self._nan_since = nan_since(found.findings)
@@ -174,7 +173,7 @@ class TitleBar(TwoEndedBar):
             return "✓ finished"
         if status.state == "stalled":
             return f"○ {status}"
-        live = self._advanced is not None and self._clock() - self._advanced < _LIVE_SECONDS
+        live = self._advanced is not None and time.monotonic() - self._advanced < _LIVE_SECONDS
         return "● live" if live else "○ waiting"
 
 

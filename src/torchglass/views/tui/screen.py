@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -42,7 +40,6 @@ class Explorer(Screen[None]):
         state: ExplorerState,
         reader: Reader,
         preferences: Preferences | None = None,
-        clock: Callable[[], float] = time.monotonic,
         kind: SourceKind = "model",
     ) -> None:
         super().__init__()
@@ -53,7 +50,7 @@ class Explorer(Screen[None]):
         self.search = SearchState(state, self.tree_panel, filtering=self._preferences.filtering)
         self.area = PanelArea(state, self.tree_panel, self._preferences.share)
         self.tabs = self.area.tabs
-        self.title_bar = TitleBar(state, clock)
+        self.title_bar = TitleBar(state)
         self.status_bar = StatusBar(self._place, self._position)
         self.search_bar = SearchBar(self.search)
         self.key_bar = KeyBar()

@@ -140,10 +140,10 @@ def heading(words: str, beside: str = "") -> TextRow:
     return TextRow([(words, "heading"), (f"  {beside}" if beside else "", "muted")])
 
 
-def section(words: str, rows: Iterable[TextRow], beside: str = "") -> list[TextRow]:
+def section(words: str, rows: Iterable[TextRow]) -> list[TextRow]:
     """Rows below a heading; nothing if there are no rows."""
     below = list(rows)
-    return [heading(words, beside), *below] if below else []
+    return [heading(words), *below] if below else []
 
 
 def sections(*parts: Iterable[TextRow]) -> list[TextRow]:
@@ -233,10 +233,10 @@ def line_width(line: Line) -> int:
     return cell_len("".join(words for words, _ in line).rstrip())
 
 
-def meter(share: float, width: int, style: str = "bar") -> Line:
+def meter(share: float, width: int) -> Line:
     """A bar that fills a share of its width."""
     filled, rest = bar(share, width)
-    return [(filled, style), (rest, "faint")]
+    return [(filled, "bar"), (rest, "faint")]
 
 
 # fmt: off

@@ -56,17 +56,15 @@ class ListDialog(ModalScreen["str | None"]):
         Binding("k", "cursor(-1)", "up", show=False),
     ]
 
-    def __init__(self, title: str, things: Sequence[tuple[str, str]], footer: str = "") -> None:
+    def __init__(self, title: str, things: Sequence[tuple[str, str]]) -> None:
         super().__init__()
-        self._title = title
-        self._things = things
-        self._footer = footer
+        self._title, self._things = title, things
 
     def compose(self) -> ComposeResult:
         options = [Option(Content(harmless(text)), id=name) for name, text in self._things]
         listed = OptionList(*options, id="pick")
         listed.border_title = self._title
-        listed.border_subtitle = self._footer or "Enter select · Esc close"
+        listed.border_subtitle = "Enter select · Esc close"
         yield listed
 
     @on(OptionList.OptionSelected)
@@ -214,10 +212,9 @@ class LoadingScreen(Screen[None]):
         result: object
         error: BaseException | None
 
-    def __init__(self, work: Callable[[], object], says: str = "Loading") -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
         self._work = work
-        self._says = says
         self._start = time.monotonic()
 
     def compose(self) -> ComposeResult:
@@ -246,7 +243,7 @@ class LoadingScreen(Screen[None]):
 
     def _tick(self) -> None:
         seconds = time.monotonic() - self._start
-        self.query_one("#elapsed", Static).update(f"{self._says}… {seconds:.0f} s (q to cancel)")
+        self.query_one("#elapsed", Static).update(f"Loading… {seconds:.0f} s (q to cancel)")
 
 
 def screenshot(app: App[Any], *, simplify: bool = False) -> str:
@@ -269,16 +266,10 @@ class FilePicker(ThemedApp["Path | None"]):
 
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        heading: str = "Select a run or checkpoint",
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, files: Sequence[Path], heading: str) -> None:
         super().__init__()
         self._heading = heading
         self._files = {str(number): file for number, file in enumerate(files)}
-        self._now = now
 
     def on_mount(self) -> None:
         names = [harmless(os.path.relpath(file)) for file in self._files.values()]
@@ -295,7 +286,7 @@ class FilePicker(ThemedApp["Path | None"]):
             stat = file.stat()
         except OSError:
             return ""
-        return f"{format_bytes(stat.st_size):>9}  {_ago(self._now() - stat.st_mtime)}"
+        return f"{format_bytes(stat.st_size):>9}  {_ago(time.time() - stat.st_mtime)}"
 
 
 def _ago(seconds: float) -> str:
@@ -316,14 +307,12 @@ class Prompt(ModalScreen["str | None"]):
     ) -> None:
         """`check` returns what is wrong with the text, or ""."""
         super().__init__()
-        self._title = title
-        self._value = value
-        self._placeholder = placeholder
-        self._check = check
+        self._title, self._check = title, check
+        self._input = Input(value, placeholder=placeholder, compact=True)
 
     def compose(self) -> ComposeResult:
         with Vertical() as window:
-            yield Input(self._value, placeholder=self._placeholder, compact=True)
+            yield self._input
             yield Static()
         window.border_title = Content(harmless(self._title))
         window.border_subtitle = "Enter apply · Esc close"

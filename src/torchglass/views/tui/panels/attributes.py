@@ -326,13 +326,8 @@ def _pieces(node: AttributeNode, width: int) -> Sequence[Piece]:
         mark = _MARKS[node.is_open]
         first, last = node.items[0], node.items[-1]
         return [(guide + mark, "faint"), (f"[{first:,} … {last:,}]", "muted")]
-    openable = (
-        attribute.opens
-        or attribute.reads
-        or attribute.spec is not None
-        or attribute.role == "property"
-    )
-    mark = _MARKS[node.is_open] if openable else "  "
+    opens = attribute.opens or attribute.reads or attribute.role == "property"
+    mark = _MARKS[node.is_open] if opens or attribute.spec is not None else "  "
     name = fit(harmless(attribute.name), max(width - 2 * node.depth, 4))
     return [(guide + mark, "faint"), (f"{name}  ", "name"), *_meaning(attribute)]
 
