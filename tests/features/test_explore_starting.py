@@ -164,7 +164,7 @@ def test_a_training_checkpoint_shows_the_model_and_lists_what_is_beside_it(tmp_p
 
     text = shown(file)
 
-    assert "also in this file" in text
+    assert "Also in this file" in text
     assert "optimizer (state of Adam or AdamW" in text
     assert "epoch=3" in text
     assert "▸ optimizer" in text or "▾ optimizer" in text
@@ -180,7 +180,7 @@ class Twice(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("panel", "told"), [("w", "linear_1_1"), ("P", "2 calls"), ("i", "last call")]
+    ("panel", "told"), [("w", "linear_1_1"), ("P", "2 calls"), ("i", "Last call")]
 )
 def test_a_shared_module_shows_the_calls_under_its_first_name(panel: str, told: str) -> None:
     async def story(explorer: Explorer) -> None:

@@ -69,14 +69,14 @@ def describe_module(state: ExplorerState, module: Module, width: int) -> list[Te
     problem = paragraph(harmless(module.problem), width, "problem") if module.problem else ()
     return sections(
         _identity(state, module, width),
-        section("problem", problem),
-        section("also in this file", _also_in_file(state, module, width)),
+        section("Problem", problem),
+        section("Also in this file", _also_in_file(state, module, width)),
         _change(state, module, width),
-        section("size", _totals(state, module)),
-        section("tensors", _tensors(state, module)),
+        section("Size", _totals(state, module)),
+        section("Tensors", _tensors(state, module)),
         _last_call(state, module),
-        section("inherits", _inheritance(state, module)),
-        section("hooks", hooks),
+        section("Inherits", _inheritance(state, module)),
+        section("Hooks", hooks),
     )
 
 
@@ -120,11 +120,11 @@ def _change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRo
     change = comparison.changes.get(module.path)
     inside = comparison.below.get(module.path, 0)
     if change is not None:
-        yield heading(change.verdict, _CHANGE_NOTES[change.verdict])
+        yield heading(change.verdict.capitalize(), _CHANGE_NOTES[change.verdict])
         if change.verdict == "changed":
             yield from _differences(change, width)
     elif inside:
-        yield heading("no direct changes")
+        yield heading("No direct changes")
     if inside:
         yield text(f"{inside:,} changed below")
 
@@ -221,7 +221,7 @@ def _last_call(state: ExplorerState, module: Module) -> list[TextRow]:
         for value in values[:_MOST_VALUES]
     ]
     rows = map(TextRow, table(cells, "muted shape dtype >bytes"))
-    return [heading("last call", f"of {len(calls):,}" if len(calls) > 1 else ""), *rows]
+    return [heading("Last call", f"of {len(calls):,}" if len(calls) > 1 else ""), *rows]
 
 
 def _inheritance(state: ExplorerState, module: Module) -> Iterator[TextRow]:
@@ -301,7 +301,7 @@ def describe_performance(
 
 
 def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[TextRow]:
-    yield heading("fastest run", f"{measured.calls:,} call{'s' * (measured.calls != 1)}")
+    yield heading("Fastest run", f"{measured.calls:,} call{'s' * (measured.calls != 1)}")
     lines: list[Sequence[str | TableCell]] = []
     shares = []
     for title, name, style, write in _COSTS:
@@ -331,7 +331,7 @@ def _traced(state: ExplorerState, path: str) -> Iterator[TextRow]:
         return
     total = sum(call.total_ns for call in calls)
     share = format_share(total, sum(call.total_ns for call in trace.calls.get("", ())))
-    yield heading("one traced forward", "times include tracing")
+    yield heading("One traced forward", "times include tracing")
     cells = [("calls", f"{len(calls):,}", ""), ("forward", format_time(total / 1e9), share)]
     yield from map(TextRow, table(cells, "muted >number >muted"))
 
@@ -341,7 +341,7 @@ def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> It
     beside = f"{totals.calls:,} in total, {format_time(totals.total_ns / 1e9)} while recording"
     if totals.failed:
         beside += f", {totals.failed:,} raised"
-    yield heading("differences from the previous call" if differences else "calls", beside)
+    yield heading("Differences from the previous call" if differences else "Calls", beside)
     shown = statistics.calls[-_MOST_CALLS:]
     if len(shown) < totals.calls:
         yield text(f"last {len(shown):,} calls", "muted")

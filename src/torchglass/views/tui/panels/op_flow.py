@@ -199,8 +199,8 @@ def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
     )
     return sections(
         _about(trace, op, width),
-        section("inputs", _sources(trace, op)),
-        section("used by", map(TextRow, uses, children)),
+        section("Inputs", _sources(trace, op)),
+        section("Used by", map(TextRow, uses, children)),
     )
 
 

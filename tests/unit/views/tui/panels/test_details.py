@@ -55,7 +55,7 @@ def test_a_module_is_told_by_path_class_and_arguments() -> None:
 def test_a_group_of_a_checkpoint_is_of_no_class_and_in_no_mode() -> None:
     model = make.model({"class": "checkpoint", "children": {"stem": {"class": "group"}}})
 
-    assert told(model, "stem").startswith("stem\ngroup\n\nsize")
+    assert told(model, "stem").startswith("stem\ngroup\n\nSize")
 
 
 def test_own_and_total_are_told_apart() -> None:
@@ -83,7 +83,7 @@ def test_a_shared_module_names_the_first_place() -> None:
 
 
 def test_a_module_that_could_not_be_read_tells_why() -> None:
-    assert "problem\nRuntimeError: [/red] extra_repr" in told(samples.net(), "broken")
+    assert "Problem\nRuntimeError: [/red] extra_repr" in told(samples.net(), "broken")
 
 
 def test_a_shape_that_is_not_known_yet_is_no_zero() -> None:
@@ -124,14 +124,14 @@ def test_what_went_in_and_out_is_told_where_a_forward_was_recorded() -> None:
     state = subject_of(samples.store(None, samples.statistics()))
     text = text_of(describe_module(state, module_at(state, "blocks.0.fc"), 80))
 
-    assert "last call  of 3\ninput.0  2×4  float32  32 B\noutput   3×4  float32  48 B" in text
+    assert "Last call  of 3\ninput.0  2×4  float32  32 B\noutput   3×4  float32  48 B" in text
 
 
 def test_a_trace_tells_what_went_in_and_out_too() -> None:
     state = subject_of(samples.store(None, samples.traced()))
     text = text_of(describe_module(state, module_at(state, ""), 80))
 
-    assert "last call\noutput.0  2×4  float32  32 B" in text
+    assert "Last call\noutput.0  2×4  float32  32 B" in text
 
 
 def test_the_line_of_ancestors_is_told() -> None:
@@ -144,7 +144,7 @@ def test_the_line_of_ancestors_is_told() -> None:
     )
     model = replace(samples.net(), classes={"net.Block": source})
 
-    assert ("inherits\nBlock  net\n└ _Block  net\n  └ Module  torch.nn.modules.module") in told(
+    assert ("Inherits\nBlock  net\n└ _Block  net\n  └ Module  torch.nn.modules.module") in told(
         model, "blocks.0"
     )
 
@@ -154,7 +154,7 @@ def test_hooks_of_others_are_named() -> None:
     root = replace(model.root, hooks=("forward: spy",))
     model = replace(model, modules=(root, *model.modules[1:]))
 
-    assert "hooks\nforward: spy" in told(model, "")
+    assert "Hooks\nforward: spy" in told(model, "")
 
 
 def test_a_click_on_a_tied_weight_goes_to_the_other_place() -> None:
@@ -188,11 +188,11 @@ def told_changes(path: str) -> str:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("probe", "added  only in the new model\n"),
-        ("blocks.1", "removed  only in the old model\n"),
+        ("probe", "Added  only in the new model\n"),
+        ("blocks.1", "Removed  only in the old model\n"),
         ("embed", "weight  100×64 float32  Δ 0.25"),
         ("head", "weight  100×64 float32  →  120×64 float32"),
-        ("", "no direct changes\n"),
+        ("", "No direct changes\n"),
         ("blocks.0", "1 changed below"),
     ],
 )
@@ -208,7 +208,7 @@ def test_another_class_and_other_settings_are_told() -> None:
 
 
 def test_what_is_the_same_is_not_spoken_of() -> None:
-    assert "changed" not in told_changes("blocks.0.attention")
+    assert "changed" not in told_changes("blocks.0.attention").lower()
 
 
 def told_performance(
@@ -223,7 +223,7 @@ def told_performance(
 def test_time_flops_and_memory_are_told_with_their_share() -> None:
     text = told_performance("blocks.0.fc", samples.measures())
 
-    assert "fastest run  2 calls" in text
+    assert "Fastest run  2 calls" in text
     assert "forward             3.00ms  3.00ms    75%  ━━━━━━━╸──" in text
     assert "forward FLOPs         1.0M       –    50%" in text
     assert "saved for backward  1.0 KB       –    25%" in text
@@ -239,7 +239,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_calls_are_told_with_what_went_in_and_out() -> None:
     text = told_performance("blocks.0.fc", samples.statistics())
 
-    assert "calls  7 in total, 9.00ms while recording, 1 raised" in text
+    assert "Calls  7 in total, 9.00ms while recording, 1 raised" in text
     assert "last 3 calls" in text
     assert "   1  1.00ms  in   2×4          -2    2     0    1" in text
     assert "   3          ✗    ValueError" in text
@@ -254,7 +254,7 @@ def test_a_table_that_is_too_wide_is_set_closer() -> None:
 def test_differences_are_told_from_the_call_before() -> None:
     text = told_performance("blocks.0.fc", samples.statistics(), differences=True)
 
-    assert "differences from the previous call" in text
+    assert "Differences from the previous call" in text
     assert "   2  +1.00ms  in   same         -2   +2    +0   +1" in text
     assert "               out  2×4          -2   +2    +0   +1" in text
 
@@ -262,7 +262,7 @@ def test_differences_are_told_from_the_call_before() -> None:
 def test_a_trace_tells_time_where_nothing_was_measured() -> None:
     text = told_performance("blocks.0.fc", samples.traced())
 
-    assert text.startswith("one traced forward  times include tracing\ncalls")
+    assert text.startswith("One traced forward  times include tracing\ncalls")
 
 
 def test_a_module_that_did_not_run_says_so() -> None:
@@ -275,8 +275,8 @@ def test_a_module_that_did_not_run_says_so() -> None:
 def test_a_key_shows_the_differences(key: str) -> None:
     panel = PerformancePanel(subject_of(samples.store(None, samples.statistics())))
 
-    assert "differences from" in seen(panel, "blocks.0.fc", [key])
-    assert "differences from" not in seen(panel_again(), "blocks.0.fc", [key, key])
+    assert "Differences from" in seen(panel, "blocks.0.fc", [key])
+    assert "Differences from" not in seen(panel_again(), "blocks.0.fc", [key, key])
 
 
 def panel_again() -> PerformancePanel:
