@@ -168,7 +168,16 @@ class ModelContents:
 
 def count_model(model: Model) -> ModelContents:
     """Count all modules, and find problems, shared modules and tied tensors."""
-    notes = {module.id: note for module in model.modules if (note := _note(model, module))}
+    tied = model.tied
+    # Most modules of a large model have no note, and are skipped here without a call.
+    notable = [
+        module
+        for module in model.modules
+        if module.problem
+        or module.alias_of is not None
+        or (tied and any(slot.tensor in tied for slot in module.slots))
+    ]
+    notes = {module.id: note for module in notable if (note := _note(model, module))}
     return ModelContents(
         counts=count(model),
         notes=notes,
@@ -390,8 +399,8 @@ def _note(model: Model, module: Module) -> str:
         return f"{LOST} {module.problem}"
     if module.alias_of is not None:
         return f"{SHARED} {model[module.alias_of].path or 'the model itself'}"
-    tied = (slot for slot in module.slots if slot.tensor in model.tied)
-    first = next((place for slot in tied for place in tied_to(model, module, slot)), "")
+    others = (place for slot in module.slots for place in tied_to(model, module, slot))
+    first = next(others, "")
     return f"{TIED} {first}" if first else ""
 
 
