@@ -190,7 +190,6 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         self._nth = array("i")
 
     def add(self, ops: tuple[OpId, ...]) -> None:
-        """Add the next layer."""
         total = len(self._first)
         self._first.append(ops[0])
         if len(ops) > 1:
@@ -266,7 +265,6 @@ class Lookup:
         raise LookupFailedError(self._ambiguous(key, listed) if found else self._unknown(key))
 
     def __contains__(self, op: OpId) -> bool:
-        """Whether an op is listed."""
         return op in self._ordinals
 
     def keys(self, op: OpId) -> tuple[int | str, ...]:

@@ -43,12 +43,10 @@ class TraceStructure:
     @cached_property
     @collector_paused()
     def labels(self) -> OpLabels:
-        """The label of each op."""
         return OpLabels(self.record.ops)
 
     @cached_property
     def lookup(self) -> Lookup:
-        """The ops by all their names."""
         listed = None if self.lists_all else self.listed
         return Lookup(self.record.ops, self.record.calls, self.labels, listed)
 

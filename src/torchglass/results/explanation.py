@@ -25,14 +25,14 @@ class Explanation:
     def __init__(
         self,
         trace: Trace,
-        clues: ExceptionContext | None = None,
+        context: ExceptionContext | None = None,
         error: BaseException | None = None,
     ) -> None:
         self.trace = trace
         """The trace of all ops up to the one that failed."""
         self.error = error
         """The exception itself; None where the forward completed."""
-        self.failure = Failure(trace.record, trace.model, clues)
+        self.failure = Failure(trace.record, trace.model, context)
         """The facts behind the explanation."""
 
     @property
@@ -45,7 +45,7 @@ class Explanation:
         """The note that a trace adds to the exception; "" without one."""
         if self.ok:
             return ""
-        return failure_note(self.trace.record, self.trace.model, self.failure.clues)
+        return failure_note(self.trace.record, self.trace.model, self.failure.context)
 
     def draw(self, path: str | PathLike[str], **options: Any) -> bytes:
         """A picture of what ran, with a mark where it failed; the options are `Trace.draw`'s."""
@@ -69,7 +69,7 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
     from torchglass.capture.model.structure import read_model
     from torchglass.capture.trace.selection import attempt
 
-    captured, output, error, clues = attempt(model, args, kwargs)
+    captured, output, error, context = attempt(model, args, kwargs)
     returned = {"output": output} if error is None else {}
     trace = Trace(lambda: captured, lambda: read_model(model), **returned)
-    return Explanation(trace, clues, error)
+    return Explanation(trace, context, error)

@@ -18,12 +18,12 @@ from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
 from torchglass.views.formats import format_shape, harmless, plural
-from torchglass.views.trace_text import TensorPreview, op_line, op_text
 
 if TYPE_CHECKING:
     import torch
 
     from torchglass.results.trace import Trace
+    from torchglass.views.trace_text import TensorPreview
 
 
 class Op:
@@ -242,13 +242,20 @@ class Op:
         }
 
     def __str__(self) -> str:
-        looks = {
-            index: _look(tensor) for index, tensor in enumerate(self.tensors) if tensor is not None
+        # Imported where it is needed: the first trace of a process waits for all imports.
+        from torchglass.views.trace_text import op_text
+
+        previews = {
+            index: _preview(tensor)
+            for index, tensor in enumerate(self.tensors)
+            if tensor is not None
         }
-        gradient = None if self.gradient is None else _look(self.gradient)
-        return op_text(self._anatomy, self._id, looks, gradient=gradient, code=self.code)
+        gradient = None if self.gradient is None else _preview(self.gradient)
+        return op_text(self._anatomy, self._id, previews, gradient=gradient, code=self.code)
 
     def __repr__(self) -> str:
+        from torchglass.views.trace_text import op_line
+
         return op_line(self._anatomy, self._id)
 
     @property
@@ -270,9 +277,10 @@ class Op:
         return tuple(self.trace.calls[call.id] for call in calls)
 
 
-def _look(tensor: torch.Tensor) -> TensorPreview:
+def _preview(tensor: torch.Tensor) -> TensorPreview:
     from torchglass.capture.tensor.description import corner, histogram
     from torchglass.capture.tensor.moments import measure
+    from torchglass.views.trace_text import TensorPreview
 
     return TensorPreview(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))
 

@@ -104,7 +104,7 @@ def _where(failure: Failure) -> Iterator[PartRow]:
         if code:
             yield (f"    {code}",)
     if failure.op is None:
-        torchs = failure.clues.torch_source
+        torchs = failure.context.torch_source
         if torchs is None or torchs.function in _CARRIERS:
             yield ("no torch operation failed: the exception came from Python code",)
         else:
@@ -343,9 +343,9 @@ def _range(one: Evidence) -> str:
     return ", ".join(parts) + (f" (produced by {one.maker})" if one.maker else "")
 
 
-def failure_note(record: TraceRecord, model: Model, clues: ExceptionContext | None = None) -> str:
+def failure_note(record: TraceRecord, model: Model, context: ExceptionContext | None = None) -> str:
     """The note for an exception: the op, its module, its line, its operands and why it failed."""
-    told = [part for part in parts(Failure(record, model, clues)) if part.in_note]
+    told = [part for part in parts(Failure(record, model, context)) if part.in_note]
     lines = [line for part in told for line in _lines(part)]
     return f"\n{_INDENT}".join([f"torchglass: {lines[0]}", *lines[1:]])
 

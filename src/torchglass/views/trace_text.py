@@ -201,12 +201,12 @@ def op_line(anatomy: TraceStructure, id: OpId) -> str:
 def op_text(
     anatomy: TraceStructure,
     id: OpId,
-    looks: Mapping[int, TensorPreview],
+    previews: Mapping[int, TensorPreview],
     *,
     gradient: TensorPreview | None = None,
     code: str = "",
 ) -> str:
-    """Everything about an op; `looks` are its saved tensors by output, `code` its source line."""
+    """Everything about an op: `previews` of its saved outputs, and its source line `code`."""
     op = anatomy.record.ops[id]
     label = anatomy.labels[id]
     this_pass = f" (pass {label.number}/{label.passes})" if label.passes > 1 else ""
@@ -214,14 +214,14 @@ def op_text(
     return "\n".join(
         [
             f"Layer {label.layer}{this_pass}, operation {id + 1}/{total}:",
-            *_outputs(op, looks),
+            *_outputs(op, previews),
             f"\tParams: {_parameters(op)}",
             f"\tParent Layers: {_names(anatomy, op.parents)}",
             f"\tChild Layers: {_names(anatomy, anatomy.children[id])}",
             *_function(anatomy, op),
             *_output_of(anatomy, id),
             f"\tLookup keys: {', '.join(map(str, _keys(anatomy, id)))}",
-            *_values("Values", list(looks.values())[:_MOST_OUTPUTS]),
+            *_values("Values", list(previews.values())[:_MOST_OUTPUTS]),
             *_values("Gradient", [gradient] if gradient else []),
             *([f"\tArguments: {harmless(settings_text(op))}"] if op.settings else []),
             *_relatives(anatomy, id),
@@ -230,15 +230,15 @@ def op_text(
     )
 
 
-def _outputs(op: OpRecord, looks: Mapping[int, TensorPreview]) -> Iterator[str]:
+def _outputs(op: OpRecord, previews: Mapping[int, TensorPreview]) -> Iterator[str]:
     several = len(op.outputs) > 1
     for index, value in enumerate(op.outputs[:_MOST_OUTPUTS]):
-        look = looks.get(index)
+        preview = previews.get(index)
         number = f" {index}" if several else ""
-        unsaved = "" if look is not None else " (not saved)"
+        unsaved = "" if preview is not None else " (not saved)"
         yield f"\tOutput tensor{number}: {_spec(value.spec)}{unsaved}"
-        if look is not None and look.corner:
-            yield f"\t\t{look.corner}"
+        if preview is not None and preview.corner:
+            yield f"\t\t{preview.corner}"
     if len(op.outputs) > _MOST_OUTPUTS:
         yield f"\t… and {len(op.outputs) - _MOST_OUTPUTS} more output tensors"
 
@@ -287,10 +287,10 @@ def _keys(anatomy: TraceStructure, id: OpId) -> Iterator[int | str]:
             yield harmless(key) if isinstance(key, str) else key
 
 
-def _values(title: str, looks: Sequence[TensorPreview]) -> Iterator[str]:
-    for look in looks:
-        if look.stats is not None:
-            yield f"\t{title}: {_numbers(look.stats)}  {_bars(look.histogram)}".rstrip()
+def _values(title: str, previews: Sequence[TensorPreview]) -> Iterator[str]:
+    for preview in previews:
+        if preview.stats is not None:
+            yield f"\t{title}: {_numbers(preview.stats)}  {_bars(preview.histogram)}".rstrip()
 
 
 def _bars(histogram: Sequence[float]) -> str:

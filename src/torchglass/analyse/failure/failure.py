@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
+from math import prod
 from pathlib import Path
 
 from torchglass.analyse.failure import operand_rules, shape_rules, value_rules
@@ -27,7 +28,6 @@ from torchglass.analyse.failure.operands import (
     fitting_images,
     input_of_size,
     limit_behind,
-    product,
     set_by,
     text,
 )
@@ -164,16 +164,15 @@ class Failure:
     """A forward that raised; each fact is computed when it is first needed."""
 
     def __init__(
-        self, record: TraceRecord, model: Model, clues: ExceptionContext | None = None
+        self, record: TraceRecord, model: Model, context: ExceptionContext | None = None
     ) -> None:
         self.record = record
         self.model = model
-        self.clues = clues or ExceptionContext()
+        self.context = context or ExceptionContext()
         self.anatomy = TraceStructure(record)
 
     @property
     def error(self) -> str:
-        """The exception's class and message."""
         return self.record.error
 
     @property
@@ -196,7 +195,7 @@ class Failure:
     def source(self) -> SourceLine | None:
         """The line of the user's code where it happened."""
         found = self.source_of(self.op) if self.op is not None else None
-        return found or self.clues.source
+        return found or self.context.source
 
     def source_of(self, op: OpRecord) -> SourceLine | None:
         """The line that called an op; None if that is our own call of the model."""
@@ -306,7 +305,7 @@ class Failure:
         operand = next(iter(self.record.ops[maker].operands), None)
         shape = operand.spec.shape if operand is not None else None
         is_flat = (
-            shape is not None and len(shape) == 4 and tensor.shape == (shape[0], product(shape[1:]))
+            shape is not None and len(shape) == 4 and tensor.shape == (shape[0], prod(shape[1:]))
         )
         return operand if is_flat else None
 
@@ -342,7 +341,7 @@ class Failure:
             children = [child.name for child in self.model.children(module)]
             parts = (*children, *(slot.name for slot in module.slots))
         if self.op is not None:
-            tensors, settings = arguments(self.op, self.clues.stats)
+            tensors, settings = arguments(self.op, self.context.stats)
             return FailedOp(
                 function=plain_name(self.op.function),
                 tensors=tensors,
@@ -368,10 +367,10 @@ class Failure:
         calls = self.record.calls
         roots = [call.id for call in calls if call.parent is None]
         line = roots[-1:]
-        while line and (self.clues.depth is None or len(line) < self.clues.depth):
+        while line and (self.context.depth is None or len(line) < self.context.depth):
             inner = [call for call in calls if call.parent == line[-1]]
             # If the depth is not known, a call that returned something is not the one that failed.
-            if not inner or (self.clues.depth is None and inner[-1].outputs):
+            if not inner or (self.context.depth is None and inner[-1].outputs):
                 break
             line.append(inner[-1].id)
         return line[-1] if line else None

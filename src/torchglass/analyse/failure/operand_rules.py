@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from torchglass.analyse.failure.operands import (
     BrokenRule,
@@ -12,7 +13,6 @@ from torchglass.analyse.failure.operands import (
     TensorArgument,
     broadcast,
     first_of,
-    product,
     sizes_text,
     text,
 )
@@ -27,7 +27,7 @@ def batch_norm(failed: FailedOp) -> BrokenRule | None:
     channels = tensor.shape[1]
     if held is not None and len(held.shape) == 1 and held.shape != (channels,):
         return _channels(failed, held.shape[0], "num_features")
-    values = product(tensor.shape) // max(channels, 1)
+    values = prod(tensor.shape) // max(channels, 1)
     if failed.settings.get("training") is True and values == 1:
         fits = ["use a batch of two or more"]
         if failed["running_mean"] is not None:
@@ -172,7 +172,7 @@ def _rearranged(tensor: TensorArgument, wanted: int) -> Iterator[str]:
     """Ways to bring the expected size to the end of a shape without changing a value."""
     shape = tensor.shape
     for start in range(1, len(shape) - 1):
-        if product(shape[start:]) == wanted:
+        if prod(shape[start:]) == wanted:
             flat = text((*shape[:start], wanted))
             yield f"flatten it first: {tensor.name}.flatten({start}) is {flat}"
     if len(shape) > 1 and shape[-2] == wanted:

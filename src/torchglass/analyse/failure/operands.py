@@ -42,7 +42,6 @@ class TensorArgument:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is a parameter or a buffer of the model."""
         return bool(self.operand.parameter or self.operand.buffer)
 
 
@@ -140,14 +139,6 @@ def first_of(numbers: Sequence[int], default: int) -> int:
     return numbers[0] if numbers else default
 
 
-def product(sizes: Sequence[int]) -> int:
-    """The number of elements of a shape."""
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
-
-
 def broadcast(*shapes: Shape) -> Shape | None:
     """The shape to which all of these broadcast; None if there is none."""
     sizes = []
@@ -242,7 +233,6 @@ class Limit:
 
     @property
     def size(self) -> int:
-        """Its actual length."""
         return (self.held.spec.shape or ())[self.dim]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from torchglass.analyse.failure.operands import (
     BrokenRule,
@@ -12,7 +13,6 @@ from torchglass.analyse.failure.operands import (
     TensorArgument,
     broadcast,
     first_of,
-    product,
     text,
 )
 
@@ -174,8 +174,8 @@ def reshaping(failed: FailedOp) -> BrokenRule | None:
     tensor, target = failed["input"], failed.numbers("shape")
     if tensor is None or not target:
         return None
-    elements = product(tensor.shape)
-    known = product([size for size in target if size != -1])
+    elements = prod(tensor.shape)
+    known = prod([size for size in target if size != -1])
     has = f"{text(tensor.shape)} has {elements} elements"
     if target.count(-1) > 1:
         return BrokenRule(
@@ -207,12 +207,12 @@ def _not_in_one_piece(tensor: TensorArgument, target: Shape) -> BrokenRule:
 def _reshapes(tensor: TensorArgument, target: Shape) -> Iterator[str]:
     """Similar shapes that have the right number of elements."""
     shape = tensor.shape
-    elements = product(shape)
+    elements = prod(shape)
     fitting: dict[Shape, Shape] = {}
     if len(target) == 2 and len(shape) > 1:
-        fitting[shape[0], product(shape[1:])] = (shape[0], -1)
+        fitting[shape[0], prod(shape[1:])] = (shape[0], -1)
     for dim in range(len(target)):
-        others = product([size for i, size in enumerate(target) if i != dim and size != -1])
+        others = prod([size for i, size in enumerate(target) if i != dim and size != -1])
         is_free = -1 not in target or target[dim] == -1
         if is_free and others and elements % others == 0:
             sizes = (*target[:dim], elements // others, *target[dim + 1 :])
@@ -257,9 +257,9 @@ def splitting(failed: FailedOp) -> BrokenRule | None:
         return None
     whole = tensor.shape[dim]
     if failed.function == "unflatten":
-        if -1 in sizes or product(sizes) == whole:
+        if -1 in sizes or prod(sizes) == whole:
             return None
-        why = f"{'·'.join(map(str, sizes))} = {product(sizes)}"
+        why = f"{'·'.join(map(str, sizes))} = {prod(sizes)}"
     elif sum(sizes) != whole:
         why = f"{' + '.join(map(str, sizes))} = {sum(sizes)}"
     else:

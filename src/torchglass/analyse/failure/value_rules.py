@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 
 from torchglass.analyse.failure.operands import (
     BrokenRule,
@@ -11,7 +12,6 @@ from torchglass.analyse.failure.operands import (
     Shape,
     TensorArgument,
     first_of,
-    product,
     text,
 )
 
@@ -174,7 +174,7 @@ def _other_targets(tensor: TensorArgument, target: TensorArgument, wanted: Shape
     elif target.shape == shape[:-1] and len(shape) > 2:
         fits.append(
             f"the classes seem to be last; flatten both: input.flatten(0, -2) is "
-            f"{text((product(shape[:-1]), shape[-1]))} and target.flatten() {product(shape[:-1])}"
+            f"{text((prod(shape[:-1]), shape[-1]))} and target.flatten() {prod(shape[:-1])}"
         )
     why = (
         f"for input {text(shape)} ({shape[min(1, len(shape) - 1)]} classes in dimension "

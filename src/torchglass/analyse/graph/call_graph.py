@@ -62,7 +62,6 @@ class GraphBuilder:
         self.starts: dict[NodeId, int] = {}
 
     def add_call(self, call: CallRecord, facts: Facts | None = None) -> NodeId:
-        """Add the node of a module call."""
         node = self.add_node(
             "call",
             call.parent,
@@ -78,14 +77,12 @@ class GraphBuilder:
         return node
 
     def add_input(self, call: CallRecord, value: Value) -> NodeId:
-        """Add an input of a call, inside the call."""
         facts = {"argument": value.name} if value.name else {}
         return self.add_node(
             "input", call.id, path=call.path, name=value.place, outputs=(value.spec,), facts=facts
         )
 
     def add_output(self, call: CallRecord, value: Value) -> NodeId:
-        """Add an output of a call, inside the call."""
         return self.add_node(
             "output", call.id, path=call.path, name=value.place, inputs=(value.spec,)
         )
@@ -102,7 +99,6 @@ class GraphBuilder:
         outputs: tuple[TensorSpec, ...] = (),
         facts: Facts | None = None,
     ) -> NodeId:
-        """Add a node inside a call."""
         new = NodeId(len(self.nodes))
         self.nodes.append(
             Node(
@@ -240,7 +236,6 @@ class _CallGraphBuilder(GraphBuilder):
         return "op"
 
     def _stand(self, kind: NodeKind, op: OpRecord, call: CallId, sources: Sources) -> Sources:
-        """Add the node that an op becomes."""
         spec = op.outputs[0].spec
         name = self._attached[op.id] if kind == "attached" else op.function
         # Counted in its call, so that two passes of different lengths have the same nodes.

@@ -235,7 +235,6 @@ class _Folder:
             self._add_failure_node(raised)
 
     def graph(self) -> Graph:
-        """The finished graph."""
         nodes = [*self._boxes.values(), *map(self._finished, self._nodes.values())]
         return Graph(
             nodes=tuple(sorted(nodes, key=lambda node: node.id)),

@@ -225,7 +225,6 @@ class _RowPlacement:
         self._first_lane = self._room_for_labels()
 
     def layout(self) -> GraphLayout:
-        """The finished layout."""
         entries = self._entries()
         routes = [self._route(number, entries.get(number)) for number in range(len(self._labels))]
         inner = cores(self._graph, self._nodes)

@@ -176,7 +176,6 @@ class _Wrapped:
         self._columns = self._place_columns()
 
     def layout(self) -> GraphLayout:
-        """The layout, moved into its columns."""
         nodes = {name: self._moved(area) for name, area in self._layout.nodes.items()}
         routes = [self._route(number) for number in range(len(self._layout.routes))]
         frames = [part for frame in self._layout.frames for part in self._parts(frame)]

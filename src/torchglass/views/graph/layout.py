@@ -33,7 +33,6 @@ class Area:
 
     @property
     def centre(self) -> Point:
-        """Its middle."""
         return (self.begin + self.end) / 2, (self.left + self.right) / 2
 
     @property
@@ -47,7 +46,6 @@ class Area:
         return self.right - self.left
 
     def moved(self, along: float, across: float) -> Area:
-        """The area, moved."""
         return Area(self.begin + along, self.end + along, self.left + across, self.right + across)
 
 
@@ -196,11 +194,9 @@ class GraphLayout:
 
     @property
     def area(self) -> Area:
-        """The whole area."""
         return union(self.areas())
 
     def areas(self) -> Iterator[Area]:
-        """The areas of all parts."""
         yield from self.nodes.values()
         for frame in self.frames:
             yield frame.area

@@ -151,11 +151,11 @@ def legend(style: GraphStyle, width: float) -> Attributes | None:
 
 def _cells(style: GraphStyle) -> Iterator[str]:
     palette, nodes = style.palette, style.graph.leaves
-    for ink, line, text in _entries(style, nodes):
-        yield _entry(_swatch(ink, line), text)
+    for colors, line, text in _entries(style, nodes):
+        yield _entry(_swatch(colors, line), text)
     if any(node.detail.repetition.times > 1 for node in style.graph.nodes):
-        ink = NodeColors(fill=palette.boxes[0], line=palette.repeat)
-        yield _entry(_swatch(ink, "rounded", border=2), "drawn once, runs n ×")
+        colors = NodeColors(fill=palette.boxes[0], line=palette.repeat)
+        yield _entry(_swatch(colors, "rounded", border=2), "drawn once, runs n ×")
     if style.color_by is not None:
         width = _SWATCH_WIDTH // _RAMP_STEPS
         steps = "".join(
@@ -194,14 +194,14 @@ def _entries(style: GraphStyle, nodes: Iterable[Node]) -> Iterator[tuple[NodeCol
         (any(node.kind == "stub" for node in found), plain, "dotted", "outside the module"),
         (any(node.detail.failed for node in found), palette.failure, "", "raised"),
     )
-    return ((ink, line, text) for occurs, ink, line, text in candidates if occurs)
+    return ((colors, line, text) for occurs, colors, line, text in candidates if occurs)
 
 
-def _swatch(ink: NodeColors, line: str, border: int = 1) -> str:
+def _swatch(colors: NodeColors, line: str, border: int = 1) -> str:
     style = f' style="{line}"' if line else ""
     return (
         f'<td width="{_SWATCH_WIDTH}" height="12" fixedsize="true" border="{border}"'
-        f' bgcolor="{ink.fill}" color="{ink.line}"{style}></td>'
+        f' bgcolor="{colors.fill}" color="{colors.line}"{style}></td>'
     )
 
 

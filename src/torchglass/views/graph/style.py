@@ -176,7 +176,7 @@ class GraphStyle:
         }
 
     def of_node(self, node: Node) -> Attributes:
-        ink = self._ink(node)
+        colors = self._colors(node)
         lines = list(labels.node_lines(node, self.graph.pass_info.error))
         if node.kind in ("op", "call") and self.measure(node.detail.cost):
             lines.append(self.amount(self.measure(node.detail.cost)))
@@ -184,12 +184,12 @@ class GraphStyle:
         overrides = self._overrides.module if node.kind == "call" else self._overrides.node
         return {
             "id": _literal(self.names[node.id]),
-            "label": self._label(labels.node_title(node), lines, ink.fill),
+            "label": self._label(labels.node_title(node), lines, colors.fill),
             "tooltip": _hint(labels.node_hint(node, self.graph.pass_info.error), readings=2),
             "shape": shape,
             "style": _node_style(node),
-            "fillcolor": ink.fill,
-            "color": self.palette.repeat if node.detail.repetition.times > 1 else ink.line,
+            "fillcolor": colors.fill,
+            "color": self.palette.repeat if node.detail.repetition.times > 1 else colors.line,
             "penwidth": "2.2" if node.detail.failed or node.detail.repetition.times > 1 else "1.1",
             "margin": _MARGINS.get(shape, "0.09,0.045"),
             "height": "0.3",
@@ -267,7 +267,7 @@ class GraphStyle:
         lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
 
-    def _ink(self, node: Node) -> NodeColors:
+    def _colors(self, node: Node) -> NodeColors:
         palette = self.palette
         if node.detail.failed:
             return palette.failure

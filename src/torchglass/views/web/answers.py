@@ -84,7 +84,6 @@ class OpenRuns:
 
     @property
     def grows(self) -> bool:
-        """Whether runs may be added."""
         return self._find_more is not None
 
     def find(self, number: int) -> OpenRun | None:

@@ -101,7 +101,6 @@ class StepColumns(Generic[T]):
         return self.columns[-1].last_step if self.columns else -1
 
     def extend(self, steps: Sequence[int], contents: Sequence[T]) -> None:
-        """Add the measurements of some steps."""
         if not steps:
             return
         news = [StepColumn(step, step, 1, each) for step, each in zip(steps, contents, strict=True)]
