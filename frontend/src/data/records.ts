@@ -106,6 +106,11 @@ export interface Finding {
   readonly source?: Place;
   readonly step?: number;
   readonly facts?: Readonly<Record<string, unknown>>;
+  readonly series?: string;
+  readonly first_step?: number;
+  readonly remedy?: string;
+  /** What followed from it, a sentence each. */
+  readonly consequences?: readonly string[];
 }
 
 export interface FindingsPayload {

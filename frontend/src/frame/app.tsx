@@ -7,7 +7,7 @@ import { connected, failure } from "../state/live";
 import { series, shown, status, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
 import { Activations } from "../training/activations";
-import { Findings } from "../training/findings";
+import { Findings, Verdict } from "../training/findings";
 import { Flame } from "../training/flame";
 import { Gradients } from "../training/gradients";
 import { Memory } from "../training/memory";
@@ -63,6 +63,7 @@ export function App() {
           {isGone() ? wordsWhenGone() : failure.value}
         </p>
       )}
+      <Verdict />
       <main data-part={part.value} class={hasColumns ? (columns.value.length > 1 ? "wide" : "") : "unmeasured"}>
         <div class="side">
           <Tree />

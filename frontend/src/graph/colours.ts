@@ -118,7 +118,7 @@ export const offered = computed<readonly Colouring[]>(() => {
 });
 
 const worst = computed(() => {
-  const rank = { note: 1, warning: 2, error: 3 };
+  const rank = { info: 1, warning: 2, error: 3 };
   const found = new Map<string, Finding>();
   for (const finding of shown.value?.findings.value ?? []) {
     const known = found.get(finding.path ?? "");
@@ -186,7 +186,7 @@ function heatColour(share: number): string {
   return `color-mix(in oklab, var(--hot) ${Math.round(8 + 52 * Math.min(1, Math.max(0, share)))}%, var(--panel))`;
 }
 
-const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", note: "var(--accent)" };
+const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", info: "var(--accent)" };
 
 function paintFinding(item: Item): Paint {
   const finding = pathsOf(item).map(findingBelow).find(Boolean);

@@ -13,7 +13,7 @@ export interface Lead {
 }
 
 export function leadOf(finding: Finding, all: readonly Series[], among: CallGraph | null): Lead {
-  const label = finding.facts?.["series"];
+  const label = finding.series ?? finding.facts?.["series"];
   const about = all.find(({ path, name }) => [path, name].filter(Boolean).join(".") === label);
   const path = finding.path || about?.path || "";
   const calls = (among?.calls(path) ?? []).map((id) => among!.node(id));

@@ -63,6 +63,8 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
     for same in events.values():
         first = _backward_origin(same) or min(same, key=_origin)
         others = [one.message for one in same if one is not first]
+        if first.kind in _NUMBERS and not first.remedy:
+            first = replace(first, remedy=_remedy(first))
         merged.append(
             replace(
                 first,
@@ -71,6 +73,19 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
             )
         )
     return merged
+
+
+def _remedy(one: Finding) -> str:
+    """What to do about NaN or Inf that began here."""
+    rank = _origin(one)[1]
+    if rank == 0:
+        return "Look at that batch: the data has NaN or Inf. torch.isfinite(x).all() finds it"
+    if one.series.endswith((".grad", ".grad_norm")):
+        return (
+            "Run that step in `with tg.guard(model):`, which names the operation. Usual causes: "
+            "sqrt or norm at 0, log of 0, division by 0"
+        )
+    return "Run that batch in `with tg.guard(model):`, which names the operation and its operands"
 
 
 def _backward_origin(same: Sequence[Finding]) -> Finding | None:

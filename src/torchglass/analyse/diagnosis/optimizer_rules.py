@@ -270,7 +270,11 @@ def lr_too_high(view: TrainingView) -> Iterator[Finding]:
                 by_step.setdefault(step, []).append(value)
     usual = {step: statistics.median(values) for step, values in by_step.items()}
     large = [step for step, value in usual.items() if value > _TOO_LARGE]
-    if len(large) < max(1, len(usual) // 3) or not _is_harmed(view, max(usual.values())):
+    is_often = len(large) >= max(1, len(usual) // 3)
+    # One update of the size of the weights is enough to lose them.
+    if not (is_often or max(usual.values(), default=0) > 0.5) or not _is_harmed(
+        view, max(usual.values())
+    ):
         return
     largest = max(usual.values())
     rate = view.facts.lr.values[-1] if view.facts.lr.values else math.nan
