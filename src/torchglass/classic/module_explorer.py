@@ -71,30 +71,30 @@ class ExplorerConfig:
 
     def summary_options(self, *, ran: bool = False) -> dict[str, Any]:
         """The same choices as arguments of `summary`; `ran` if a forward was recorded."""
-        wishes = (
+        columns = (
             (True, ["class"]),
             (self.show_shapes, ["shapes", *(["output_size"] if ran else [])]),
             (self.show_parameter_counts, ["parameters", "share"]),
             (self.show_memory, ["bytes"]),
             (self.show_timing and ran, ["time"]),
         )
-        columns = [name for wished, names in wishes if wished for name in names]
-        return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
+        names = [name for is_shown, group in columns if is_shown for name in group]
+        return {"depth": self.max_depth, "fold": self.compact_view, "col_names": names}
 
     def memory(self) -> PreferenceStore:
         """The same choices as preferences of the explorer, on top of the user's own."""
         from torchglass.views.tui.preferences import PreferenceFile, PreferenceStore
 
         chosen = PreferenceFile().load()
-        wishes = {
-            ("params", "params share"): self.show_parameter_counts,
-            ("shapes", "input", "output"): self.show_shapes,
-            ("time",): self.show_timing,
-            ("bytes",): self.show_memory,
-        }
+        columns = (
+            (self.show_parameter_counts, {"params", "params share"}),
+            (self.show_shapes, {"shapes", "input", "output"}),
+            (self.show_timing, {"time"}),
+            (self.show_memory, {"bytes"}),
+        )
         shown = set(chosen.labels.shown)
-        for columns, wished in wishes.items():
-            shown = shown.union(columns) if wished else shown.difference(columns)
+        for is_shown, names in columns:
+            shown = shown | names if is_shown else shown - names
         return PreferenceStore(
             replace(
                 chosen,

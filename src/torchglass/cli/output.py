@@ -63,15 +63,11 @@ def tell(message: str) -> None:
 def quiet_fakes() -> Iterator[None]:
     """Keep torch from logging the traceback of an op that fails on fake tensors."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    logger.addFilter(_nothing)
+    was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        logger.removeFilter(_nothing)
-
-
-def _nothing(_: logging.LogRecord) -> bool:
-    return False
+        logger.disabled = was_disabled
 
 
 @contextlib.contextmanager

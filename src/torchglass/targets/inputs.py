@@ -9,6 +9,7 @@ mask=2x16:bool      the argument named mask
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +22,9 @@ if TYPE_CHECKING:
     import torch
 
 _ALIASES = {
+    **{f"{short}{bits}": f"float{bits}" for short in ("f", "fp") for bits in (16, 32, 64)},
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp64": "float64",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
     "u8": "uint8",
 }
 _LIKE = "Use 1x3x224x224, 2x16:long or mask=2x16:bool."
@@ -84,9 +77,8 @@ def make_inputs(
     specs = [parse_input(text) for text in texts]
     if not specs:
         return [], {}
-    names = [spec.name for spec in specs if spec.name]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(spec.name for spec in specs if spec.name).items():
+        if count > 1:
             raise TargetError(f"--input {name}=… is given twice. Pass one input per argument.")
     import torch
 
@@ -107,12 +99,8 @@ def _made(spec: InputSpec, dtype: torch.dtype, device: torch.device) -> torch.Te
     try:
         return make_tensor(spec.shape, kind, device)
     except RuntimeError as error:
-        size = "x".join(map(str, spec.shape))
-        raise TargetError(f"cannot create an input of {size}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+        size, reason = "x".join(map(str, spec.shape)), str(error).partition("\n")[0]
+        raise TargetError(f"cannot create an input of {size}: {reason}") from error
 
 
 def _home(model: object) -> tuple[torch.device, torch.dtype]:
@@ -129,9 +117,8 @@ def _shape(sizes: str, text: str) -> tuple[int, ...]:
     if sizes == "scalar":
         return ()
     parts = re.split(r"[x×,]", sizes)
-    for part in parts:
-        if not part.isdecimal():
-            raise TargetError(f"--input {text!r} is not a shape. {_LIKE}")
+    if not all(part.isdecimal() for part in parts):
+        raise TargetError(f"--input {text!r} is not a shape. {_LIKE}")
     return tuple(map(int, parts))
 
 
