@@ -25,17 +25,15 @@ from torch import nn
 
 from torchglass.capture.model.checkpoint_contents import (
     CHECKPOINT,
+    allowing,
     beside_modules,
     divided,
-    stored_slot,
-    tree,
-)
-from torchglass.capture.model.exported_programs import (
-    allowing,
     is_archive,
     is_program_file,
     open_archive,
     read_program_file,
+    stored_slot,
+    tree,
 )
 from torchglass.capture.model.live_modules import Identities, module_parts
 from torchglass.capture.model.structure import read_model

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.jit import ScriptModule
 
 from torchglass.blocks import collector_paused
-from torchglass.capture.model.exported_programs import read_exported
+from torchglass.capture.model.checkpoint_contents import read_exported
 from torchglass.capture.model.live_modules import (
     PACKED,
     Identities,
