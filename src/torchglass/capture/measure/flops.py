@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -54,14 +55,14 @@ class CountedCall(NamedTuple):
     recomputed: bool
 
 
+@dataclass(slots=True, eq=False)
 class _OpTotals:
-    """What all calls of one op in one place came to."""
+    """The totals of all calls of one op in one place."""
 
-    __slots__ = ("bytes", "calls", "flops", "marks")
-
-    def __init__(self) -> None:
-        self.calls = self.flops = self.bytes = 0
-        self.marks: list[Any] = []
+    calls: int = 0
+    flops: int = 0
+    bytes: int = 0
+    marks: list[Any] = field(default_factory=list)
 
 
 class FlopCounter(ModuleStack[CountedCall]):

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -56,21 +57,18 @@ from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
 
 
+@dataclass(slots=True, eq=False)
 class RawSpan:
     """A span with the marks of its clock still to be read."""
 
-    __slots__ = ("cpu_ns", "end", "kind", "owner", "parent", "start", "subject")
-
-    start: Any
-    end: Any
-    cpu_ns: int
-    """What the CPU's clock said at the start; after the end, how much it went on."""
-
-    def __init__(self, kind: SpanKind, subject: Any, parent: int | None, owner: int | None) -> None:
-        self.kind = kind
-        self.subject = subject
-        self.parent = parent
-        self.owner = owner
+    kind: SpanKind
+    subject: Any
+    parent: int | None
+    owner: int | None
+    start: Any = field(init=False)
+    end: Any = field(init=False)
+    cpu_ns: int = field(init=False)
+    """The CPU time at the start; after the end, the CPU time of the span."""
 
 
 class Stopwatch:

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -40,28 +41,23 @@ from torchglass.capture.torch_modes import quietly
 from torchglass.errors import Fence
 
 
+@dataclass(slots=True, eq=False)
 class _RunningNode:
-    """A node at work."""
-
-    __slots__ = ("inner_ns", "start_ns")
-
-    def __init__(self) -> None:
-        self.start_ns = 0
-        self.inner_ns = 0
+    start_ns: int = 0
+    inner_ns: int = 0
+    """The part of its time that is charged elsewhere."""
 
 
+@dataclass(slots=True, eq=False)
 class _ThreadNodes:
-    """The nodes that one thread runs in a backward, one after the other or inside each other."""
+    """The nodes that one thread runs in a backward, one after the other or nested."""
 
-    __slots__ = ("bytes", "last", "last_ns", "open", "task")
-
-    def __init__(self, task: int = NO_BACKWARD) -> None:
-        self.task = task
-        self.open: list[_RunningNode] = []
-        self.last: ObservedCall | None = None
-        """Whose node ran before."""
-        self.last_ns = 0
-        self.bytes: int | None = None
+    task: int = NO_BACKWARD
+    open: list[_RunningNode] = field(default_factory=list)
+    last: ObservedCall | None = None
+    """The owner of the previous node."""
+    last_ns: int = 0
+    bytes: int | None = None
 
 
 class BackwardRecorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchglass.analyse import histograms
@@ -32,32 +33,21 @@ _DROPPED_TOGETHER = 16
 """So many calls are dropped at a time, which takes less time than one by one."""
 
 
+@dataclass(slots=True, eq=False)
 class CallBackward:
     """The backward of one call: gradients, time and memory."""
 
-    __slots__ = (
-        "added_bytes",
-        "edges",
-        "first_node",
-        "input_gradients",
-        "output_gradients",
-        "partials",
-        "self_ns",
-        "total_ns",
-    )
-
-    def __init__(self) -> None:
-        self.input_gradients: dict[str, StatisticsReading | None] = {}
-        """By place, in the order of the inputs; None for one that has not arrived."""
-        self.output_gradients: dict[str, StatisticsReading | None] = {}
-        self.edges: dict[Edge, list[str]] = {}
-        """The places of its inputs by where they are in the graph: one tensor may have several."""
-        self.partials: Counter[Edge] = Counter()
-        """How many nodes contribute to the gradient of an input."""
-        self.first_node = 0
-        self.total_ns: int | None = None
-        self.self_ns = 0
-        self.added_bytes: int | None = None
+    input_gradients: dict[str, StatisticsReading | None] = field(default_factory=dict)
+    """By place, in the order of the inputs; None for one that has not arrived."""
+    output_gradients: dict[str, StatisticsReading | None] = field(default_factory=dict)
+    edges: dict[Edge, list[str]] = field(default_factory=dict)
+    """The places of its inputs by their edge in the graph: one tensor may have several places."""
+    partials: Counter[Edge] = field(default_factory=Counter)
+    """How many nodes contribute to the gradient of an input."""
+    first_node: int = 0
+    total_ns: int | None = None
+    self_ns: int = 0
+    added_bytes: int | None = None
 
 
 class ObservedCall:

@@ -14,6 +14,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -52,34 +53,20 @@ class StopTracing(BaseException):
     """Ends a forward early; no `except Exception` of the model catches it."""
 
 
+@dataclass(slots=True, eq=False)
 class TracedCall:
-    """A module call while the pass goes on."""
+    """A module call of the pass, and the event that it began."""
 
-    __slots__ = (
-        "args",
-        "chain",
-        "end_ns",
-        "kwargs",
-        "module",
-        "output",
-        "parent",
-        "place",
-        "start_ns",
-    )
-
-    def __init__(
-        self, module: nn.Module, parent: TracedCall | None, args: Args, kwargs: Kwargs, chain: Chain
-    ) -> None:
-        self.module = module
-        self.parent = parent
-        self.args = args
-        self.kwargs = kwargs
-        self.chain = chain
-        self.output: Any = None
-        self.place: Any = None
-        """Where it stands, which `assemble` finds and keeps here, to be freed with the call."""
-        self.end_ns = 0
-        self.start_ns = _clock()
+    module: nn.Module
+    parent: TracedCall | None
+    args: Args
+    kwargs: Kwargs
+    chain: Chain
+    start_ns: int
+    output: Any = None
+    place: Any = None
+    """Its `_CallPlace`, which `assemble` keeps here, so that it is freed with the call."""
+    end_ns: int = 0
 
     def let_go(self) -> None:
         self.args, self.kwargs, self.output = (), {}, None
@@ -252,7 +239,7 @@ class PassRecorder(ModuleStack[TracedCall]):
             args = unchanging(args)
         if kwargs:
             kwargs = unchanging(kwargs)
-        call = TracedCall(module, self.current, args, kwargs, chain)
+        call = TracedCall(module, self.current, args, kwargs, chain, _clock())
         self._take_down(call)
         return call
 
