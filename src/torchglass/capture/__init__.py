@@ -1,1 +1,1 @@
-"""Watching a live model: the only package, besides whatif, that imports torch."""
+"""Observes live models: the only package, besides whatif, that imports torch."""

@@ -53,7 +53,7 @@ _log = logging.getLogger(FakeTensorMode.__module__)
 
 
 class Faking:
-    """Makes fakes of real tensors, the same fake of the same tensor."""
+    """Makes one fake of each real tensor."""
 
     def __init__(
         self, tensors: Iterable[torch.Tensor], located: Sequence[tuple[str, nn.Module]] = ()
@@ -113,8 +113,8 @@ class Faking:
                 if tensor.is_nested:
                     raise CaptureError(_NESTED) from error
                 raise
-        # Some operations look at numbers only where there could be any: on "meta" they refuse.
-        # Memory of its own: FakeTensor forbids the one that it is given to be looked at any more.
+        # Some operations fail on "meta" that work on fake tensors.
+        # In memory of its own: FakeTensor makes the memory that it gets unreadable.
         sizes, dtype = (tensor.shape, tensor.stride()), tensor.dtype
         with disable_current_modes():
             # The mode itself may be on, and would make a fake tensor of it.
@@ -126,7 +126,7 @@ class Faking:
 
 
 class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
-    """Lets fake kernels take what the real ones take, and give as much as they give."""
+    """Makes fake kernels accept and return what the real ones do."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -188,7 +188,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "aten.mkldnn_rnn_layer.default": _lstm,
 }
 _KNOWN_ROWS = 2048
-"""So many rows go through a real LSTM to learn how much it keeps: each more keeps as much again."""
+"""Rows that run through a real LSTM to measure its workspace, which grows linearly."""
 MOST_LSTM_WEIGHTS = 1 << 26
 """An LSTM with more bytes of weights is not run at all."""
 

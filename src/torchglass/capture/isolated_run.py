@@ -90,11 +90,11 @@ LAZY_IS_NOT_FAKE = "lazy modules take their shapes from real tensors; try fake=F
 _NO_STEP = "hooks on gradients were skipped, such as an optimizer that steps in the backward"
 
 Loss = Callable[[Any], torch.Tensor]
-"""What a model returned, to the one number that its backward starts from."""
+"""Takes what a model returned; returns the scalar that the backward starts from."""
 
 
 class RunObserver:
-    """Is told of the stages of a run; this one does nothing."""
+    """Observes the stages of a run; this one does nothing."""
 
     def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
         """A block that is put around one stage."""
@@ -105,7 +105,7 @@ class RunObserver:
 
 
 class ForwardCalls(RunObserver):
-    """Records the module calls of the forward; an exception is told the module it came from."""
+    """Records the module calls of the forward, and notes the module of an exception."""
 
     def __init__(self, recorder: CallRecorder) -> None:
         self._recorder = recorder
@@ -144,7 +144,7 @@ class IsolatedRun:
         self.has_compiled = has_compiled(self.modules)
         self.faking: Faking | None = None
         self.notes: list[str] = []
-        """What the reader should know of how the model was run."""
+        """What users should know about how the model was run."""
         self.went_back = False
         """Whether the last run had a backward."""
         self._gradients = backward or gradients
@@ -213,7 +213,7 @@ def isolated_run(
     fake: bool = False,
     compiled: bool = False,
 ) -> Iterator[IsolatedRun]:
-    """Prepare a model to be run in this block, after which it is as it was.
+    """Prepare a model to be run in this block, and restore it afterwards.
 
     With `gradients` a forward alone, too, runs as in training. With `compiled` what is compiled
     runs so; otherwise as the Python that it was made of, which calls its modules.
@@ -255,7 +255,7 @@ def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
     with keeping_modules(run.modules, replace), faking.running():
         for module in run.modules:
             if isinstance(module, nn.RNNBase):
-                # It reaches its weights through a list of its own.
+                # It uses its weights through a list of its own.
                 replace_flat_weights(module, faking.fake)
         run.arguments = tree_map_only(torch.Tensor, faking.fake, run.arguments)
         yield
@@ -308,7 +308,7 @@ def _give_shapes(
 
 @contextlib.contextmanager
 def note_failures(recorder: CallRecorder) -> Iterator[None]:
-    """Let an exception of the user's model say which module it came out of."""
+    """Add to an exception of the user's model which module raised it."""
     try:
         yield
     except Exception as error:
@@ -320,7 +320,7 @@ def note_failures(recorder: CallRecorder) -> Iterator[None]:
 
 
 def sum_of_outputs(output: Any) -> torch.Tensor:
-    """The sum of all outputs that a gradient can come from; of complex ones, that of both parts."""
+    """The sum of all outputs with a gradient; of complex ones, of both parts."""
     sums = [
         total
         for place, tensor in named_tensors(output)
@@ -367,7 +367,7 @@ class _Copies:
             return tensor
         if id(tensor) not in self._made:
             copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            # Only what is no leaf may be changed in place, so what is none must not become one.
+            # A leaf cannot be changed in place, so a tensor that is not a leaf must not become one.
             made = copy if tensor.is_leaf else copy.clone()
             self._made[id(tensor)] = tensor, made
         return self._made[id(tensor)][1]

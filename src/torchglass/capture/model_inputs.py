@@ -22,7 +22,7 @@ Dtype = torch.dtype | str
 
 
 class Arguments(NamedTuple):
-    """What a forward is called with."""
+    """The arguments of a forward."""
 
     args: Args
     kwargs: dict[str, Any]
@@ -123,7 +123,7 @@ def arguments_from_sizes(
 
 
 def make_tensor(size: Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Random numbers for a float, always the same ones; zeros for all else."""
+    """Fixed random values for a float dtype; zeros for others."""
     if device.type == "meta":
         return torch.empty(size, dtype=dtype, device=device)
     if not (dtype.is_floating_point or dtype.is_complex):

@@ -86,7 +86,7 @@ from torchglass.records.trace import CallId, CallRecord, Value
 
 AnyObserver = TypeVar("AnyObserver", bound="ModuleStack[Any]")
 OpenCall = TypeVar("OpenCall")
-"""What a kind of observer remembers of a running call; its `path` names stray modules below it."""
+"""What an observer keeps of a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
 
@@ -97,7 +97,7 @@ class ModuleStack(Generic[OpenCall]):
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], lost: str, outside: OpenCall | None = None
     ) -> None:
-        """`lost` says what the user goes without if this observer fails.
+        """`lost` says what is missing if this observer fails.
 
         `outside` is what `current` is outside of all calls.
         """
@@ -182,7 +182,7 @@ class RecordedCall(NamedTuple):
 
 
 class CallRecorder(ModuleStack[RecordedCall]):
-    """Collects the calls of the modules it is given, and of those that they make as they run."""
+    """Records the calls of modules, and the calls that they make."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class CallRecorder(ModuleStack[RecordedCall]):
 
 
 class _Memories:
-    """Numbers the memory that tensors lie in, and keeps none of it."""
+    """Numbers the memory of tensors, and keeps none of it alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -248,7 +248,7 @@ class _Memories:
         except (NotImplementedError, RuntimeError):
             return None
         known = self._known.get(id(storage))
-        # The id of a storage that is gone may come back as another one's.
+        # A freed storage's id may be used again.
         if known is None or known[0]() is not storage:
             known = self._known[id(storage)] = weakref.ref(storage), self._count
             self._count += 1
@@ -318,10 +318,10 @@ class _SeveralObservers:
 _lock = threading.RLock()
 _Shown = ModuleStack[Any] | _SeveralObservers
 _observers: dict[int, _Shown] = {}
-"""Who is shown the calls of a thread, by the thread."""
+"""The observer of each thread."""
 _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
-"""Whether that is torch's own function, not another's in its place."""
+"""Whether that is torch's own function."""
 _blocks: set[object] = set()
 """The blocks that need our function in the place of torch's."""
 _limits = (0, 0)
@@ -380,14 +380,14 @@ def add_observer(observer: ModuleStack[Any]) -> None:
 
 
 def remove_observer(observer: _Shown) -> None:
-    """Show an observer nothing more."""
+    """Stop showing calls to an observer."""
     with _lock:
         others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
         _set_observers(observer.thread, others)
 
 
 def _give_up(observer: _Shown, problem: Exception) -> None:
-    """An error came out of an observer: it is shown no more, and the user's call goes on.
+    """An observer raised an error: it is removed, and the user's call continues.
 
     What an observer raises on purpose, its `missed` raises again.
     """
@@ -425,7 +425,7 @@ def _code() -> CodeType:
 
 def _is_plain(call: Callable[..., Any]) -> TypeGuard[FunctionType]:
     """Whether a function is torch's own, and uses only what modules have."""
-    # What another has put in its place, or a later torch, may need globals that are not ours.
+    # A replacement, or a later torch, may need globals that are not ours.
     return (
         isinstance(call, FunctionType)
         and call is nn.Module.__dict__.get("_wrapped_call_impl")
@@ -448,7 +448,7 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return _original(self, *args, **kwargs)
     try:
         if _is_torchs and self._compiled_call_impl is None:
-            # All that torch's own function does, and a frame less.
+            # The same as torch's own function, with one frame less.
             output = self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         else:
             output = _original(self, *args, **kwargs)

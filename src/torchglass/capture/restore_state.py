@@ -35,24 +35,24 @@ Replace = Callable[[torch.Tensor], torch.Tensor]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _NOT_RESTORED = frozenset((*vars(nn.Module()), "forward_stats"))
-"""Attributes that every module has, and the statistics that we put on modules ourselves."""
+"""Attributes that every module has, and the statistics that we set on modules."""
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _MOST_ITEMS = 1000
-"""Of a container with more, the items are restored, and not what they hold."""
+"""In larger containers the items are restored, but not their contents."""
 _MOST_NAMES = 5
 _SAMPLE = 64
-"""So many values of a tensor tell whether it was changed out of the sight of its version."""
+"""The number of values that are compared to find writes that the version does not count."""
 
 
 @uninterruptible
 def keeping_random_state() -> Iterator[None]:
-    """Put the random generators of Python, numpy and torch back, on every device in use."""
+    """Restore the random state of Python, numpy and torch, on every device in use."""
     with random_state():
         yield
 
 
 def random_state() -> contextlib.ExitStack:
-    """The state of all random generators, which closing it puts back; it need not be closed."""
+    """The state of all random generators; closing the stack restores it."""
     stack = contextlib.ExitStack()
     stack.callback(random.setstate, random.getstate())
     stack.callback(np.random.set_state, np.random.get_state())
@@ -67,10 +67,10 @@ def random_state() -> contextlib.ExitStack:
 
 @uninterruptible
 def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
-    """Let modules run on replaced tensors, and put back what they rebind meanwhile.
+    """Run modules on replaced tensors, and restore what they rebind.
 
-    `replace` says what stands in for the tensors of "_parameters" or of "_buffers". Batch norm
-    writes into its buffers without a trace in their version counters, so nothing but a stand-in
+    `replace` has functions that replace the tensors of "_parameters" or "_buffers". Batch norm
+    writes into its buffers without raising their version counters, so only a replacement
     keeps them as they are.
     """
     modules = list(modules)
@@ -83,7 +83,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
             attributes = object.__getattribute__(module, "__dict__")
             saved.append((attributes, dict(attributes)))
             if isinstance(module, torch.jit.ScriptModule):
-                # Scripted code reaches its tensors past Python: they can only be written back.
+                # Scripted code uses its tensors in C++: they can only be written back.
                 scripted += ((buffer, buffer.clone()) for buffer in module.buffers(recurse=False))
                 continue
             for name in _TABLES:
@@ -93,7 +93,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
                     _replace(table, replace[name])
         yield
     finally:
-        # FSDP knows which weights it has registered, so it has to put them back itself.
+        # FSDP tracks its registered weights, so it must restore them itself.
         undo_reliably(sharded.restore)
         for table, before in reversed(saved):
             undo_reliably(_put_back, table, before)
@@ -104,7 +104,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
 
 @uninterruptible
 def leave_unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put random state, buffers and attributes back after a forward.
+    """Restore random state, buffers and attributes after a forward.
 
     A lazy module gets its tensors from its first forward, and keeps them: that cannot be undone in
     parts.
@@ -152,11 +152,11 @@ _MISSES_GRADIENTS = (
     "requires_grad=False",
     "'NoneType' object has no attribute 'next_functions'",
 )
-"""What torch says where a forward takes a gradient and there is no graph to take it of."""
+"""The messages of torch if a forward takes a gradient without a graph."""
 
 
 class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
-    """Takes the gradients off tensors, and puts them back at the end."""
+    """Removes the gradients of tensors, and restores them at the end."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
@@ -174,9 +174,9 @@ class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
 
 
 class _HeldState:
-    """What modules hold in attributes of their own, to restore it: generators, lists and dicts.
+    """Restores what modules keep in attributes of their own: generators, lists and dicts.
 
-    The memory that parameters had is part of it, as a forward may give them another one.
+    This includes the memory of parameters, which a forward may replace.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -269,7 +269,7 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
             if parameter is not None and not is_lazy(parameter):
                 yield module, name, parameter
     for module, name, value in _own_values(modules):
-        # Lists of parameters, as an LSTM has one, are known by the names of those.
+        # Lists of parameters, as in an LSTM, go by the names of the parameters.
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             yield module, name, value
 
@@ -310,7 +310,7 @@ def is_sharded(modules: Iterable[nn.Module]) -> bool:
 
 @uninterruptible
 def gradients_set(enabled: bool) -> Iterator[None]:
-    """`torch.set_grad_enabled`, put back for certain."""
+    """`torch.set_grad_enabled`, always restored."""
     before = torch.is_grad_enabled()
     try:
         set_grad_enabled(enabled)
@@ -321,7 +321,7 @@ def gradients_set(enabled: bool) -> Iterator[None]:
 
 @uninterruptible
 def running_uncompiled() -> Iterator[None]:
-    """Run compiled models as the Python that they were made of, which calls their modules."""
+    """Run compiled models as plain Python, which calls their modules."""
     if not is_dynamo_loaded():
         yield
         return

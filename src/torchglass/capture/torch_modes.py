@@ -47,9 +47,9 @@ Mode = TypeVar("Mode", TorchFunctionMode, TorchDispatchMode)
 
 @uninterruptible
 def mode_on(mode: Mode) -> Iterator[Mode]:
-    """Have a mode on until the block ends, and nowhere on the stack after that.
+    """Activate a mode until the block ends, and leave it nowhere on the stack.
 
-    torch's own blocks take off whatever is on top, and an interrupt keeps them from it.
+    torch's own blocks pop whatever is on top, and an interrupt may skip that.
     """
     is_for_functions = TorchFunctionMode in type(mode).__mro__
     take_off = _take_off_function_mode if is_for_functions else _take_off_dispatch_mode
@@ -94,7 +94,7 @@ def _take_off_dispatch_mode(mode: TorchDispatchMode) -> None:
 
 
 class LookingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that looks at kernels, of whatever kind, and changes nothing about them."""
+    """A mode that observes all kernels, and changes nothing about them."""
 
     supports_higher_order_operators = True
 
@@ -105,7 +105,7 @@ class LookingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        # Else nothing is compiled below the mode: `torch.cond` loses its gradients, and functions
+        # Otherwise nothing compiles below the mode: `torch.cond` loses its gradients, and functions
         # first called here stay uncompiled for good.
         return True
 
@@ -179,7 +179,7 @@ def _overrides(argument: Any) -> bool:
 
 
 def is_overheard() -> bool:
-    """Whether anyone but us would see what we do with a plain tensor."""
+    """Whether someone else's mode would see what we do with a plain tensor."""
     return (
         function_mode_count() > 0
         or dispatch_mode_count() > 0
@@ -217,7 +217,7 @@ class Handling(Enum):
     MAY_RENORM = "record it; with a `max_norm` it writes into the weight it is given"
     MAY_UPDATE = "record it; while training it writes into the running statistics it is given"
     OPEN = "run its Python code with the mode on, and record what is inside"
-    PASS = "let it by: it computes nothing"
+    PASS = "do not record it: it computes nothing"
 
 
 # Asked for with every activation, and looking into an Enum takes fifteen times as long as a name.
@@ -268,7 +268,7 @@ OPENED = frozenset(
         functional.tanhshrink,
     }
 )
-"""Functions of torch that are written in Python, and made of others worth seeing."""
+"""Functions of torch that are Python code made of other functions worth recording."""
 
 
 _STATISTICS: dict[Any, slice] = {
@@ -284,7 +284,7 @@ _EMBEDDINGS = (functional.embedding, functional.embedding_bag)
 
 @functools.lru_cache(maxsize=4096)
 def handling_of(func: Any) -> Handling:
-    """What is to be done with a function."""
+    """How a mode that records ops handles a function."""
     name = getattr(func, "__name__", "")
     if func == SETS_DATA:
         return Handling.RECORD_WRITE
@@ -356,7 +356,7 @@ def _schema(func: OpOverload[..., Any] | OpOverloadPacket[..., Any]) -> Any:
 
 
 def written_by_schema(func: Any, args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
-    """The same by what an op declares."""
+    """The same by the schema of an op."""
     for place, argument in enumerate(_schema(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[place] if place < len(args) else kwargs.get(argument.name)
@@ -365,7 +365,7 @@ def written_by_schema(func: Any, args: Args, kwargs: Kwargs) -> Iterator[torch.T
 
 @functools.lru_cache(maxsize=4096)
 def without_guards(func: Any) -> Callable[..., Any]:
-    """A copy of a function of torch that does not hand itself to the mode before it runs."""
+    """A copy of a torch function that runs its code without calling the mode first."""
     world = dict(func.__globals__)
     for name in world:
         if name.startswith("has_torch_function"):

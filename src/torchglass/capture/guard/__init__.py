@@ -1,1 +1,1 @@
-"""Finding the op that produced the first NaN or Inf, on the way forward and on the way back."""
+"""Finds the op that produced the first NaN or Inf, in forward or backward."""

@@ -1,6 +1,6 @@
 """Checks the gradients that every autograd node produces.
 
-A node is hooked when the op that made it has run, so that its gradient can be told by that op's
+A node is hooked when the op that made it has run, so that a bad gradient names that op's
 module and line. Nothing of the model is hooked, and the hooks go with the graph.
 """
 
@@ -42,15 +42,15 @@ class NodeOwner:
 
     location: OpLocation
     kept: OpArguments | None = None
-    """What the op was given, where it may be wanted again."""
+    """The arguments of the op, if they may be needed again."""
     results: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
-    """The numbers of its results, by their nodes and places there; only where it is kept."""
+    """The numbers of its results by node and output; only if the arguments are kept."""
     gradients: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
-    """The gradients of its results that have come so far."""
+    """The gradients of its results that have arrived so far."""
 
 
 class BackwardCheck:
-    """Claims the nodes that ops make, and judges them when they run."""
+    """Claims the nodes that ops create, and checks them when they run."""
 
     def __init__(self, report: FindingReport) -> None:
         self._report = report
@@ -119,7 +119,7 @@ class BackwardCheck:
         was_spoiled = self._spoil(health)
         is_of_forward = any(look_again(tensor) >= health for _, tensor in _saved(running_node()))
         if is_of_forward and not self._report.has_waiting:
-            # The forward had made it so, which was told there.
+            # The forward produced it, and was reported for it.
             return None
         if before < health:
             is_news = self._report.is_news(health, claim.location)

@@ -1,4 +1,4 @@
-"""Builds a finding from an op whose output is not finite, and knows which ops can be blamed."""
+"""Builds findings about ops whose outputs are not finite, and knows which ops can be to blame."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def inside(path: str, call: int) -> str:
 
 
 def user_source(frame: types.FrameType | None = None) -> SourceLine | None:
-    """The innermost line of the user's that is running."""
+    """The innermost running line of the user's code."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -80,7 +80,7 @@ def tensor_names(model: nn.Module) -> TensorNames:
 
 
 class ShownTensor(NamedTuple):
-    """A tensor to be shown, before it is described."""
+    """A tensor that a finding will show."""
 
     name: str
     role: EvidenceRole
@@ -88,13 +88,13 @@ class ShownTensor(NamedTuple):
     maker: str = ""
     holder: str = ""
     before: torch.Tensor | None = None
-    """A copy of it as it was, where one was made."""
+    """A copy from before the op, if there is one."""
     is_gone: bool = False
-    """Whether its numbers have been written over."""
+    """Whether it has been overwritten."""
 
 
 def evidence(shown: ShownTensor, held: TensorNames) -> Evidence:
-    """What is to be shown of a tensor."""
+    """The description of a tensor in a finding."""
     tensor, role, holder = shown.tensor, shown.role, shown.holder
     if role == "argument" and id(tensor) in held.parameters:
         role, holder = "parameter", held.parameters[id(tensor)]
@@ -112,13 +112,13 @@ def evidence(shown: ShownTensor, held: TensorNames) -> Evidence:
 
 
 def argument_names(op: str, places: Sequence[str]) -> list[str]:
-    """What the arguments at these places are called."""
+    """The names of the arguments at these places."""
     names = signature(op)
     return [argument_name(place, names) for place in places]
 
 
 def first_index(tensor: torch.Tensor, health: Health) -> list[int]:
-    """Where the first such value is; nothing for tensors that cannot be searched."""
+    """The index of the first bad value; empty for tensors that cannot be searched."""
     test = {Health.NAN: torch.isnan, Health.INF: torch.isinf, Health.NEAR: torch.abs}[health]
     try:
         marks = test(tensor.detach()).reshape(-1)
@@ -225,12 +225,12 @@ def _facts(made: Evidence, tensor: torch.Tensor, health: Health) -> dict[str, An
 
 
 class ResultKind(Enum):
-    """Where the numbers of a function's results come from."""
+    """Where the values of a function's results come from."""
 
-    COMPUTED = "it computes: what is not finite in them and was so in no input, it has made"
-    MOVED = "they are numbers of its inputs, or bounded whatever those are: it makes no NaN"
-    GIVEN = "the caller wrote them down: an Inf among them is meant, as in a mask"
-    UNDEFINED = "they are what was in memory"
+    COMPUTED = "it computes them: it is to blame for NaN and Inf that no input had"
+    MOVED = "they are values of its inputs, or bounded: it never produces NaN"
+    GIVEN = "the caller passed them: an Inf is meant, as in a mask"
+    UNDEFINED = "they are uninitialised memory"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -258,7 +258,7 @@ _MOVED = _words(
     # Bounded, or no further from zero than the input.
     relu relu_ relu6 hardtanh hardtanh_ sigmoid sigmoid_ tanh tanh_ hardsigmoid hardsigmoid_
     erf abs abs_ neg neg_ positive sign round floor ceil trunc nan_to_num nan_to_num_
-    # Numbers that are finite by what they are.
+    # Always finite.
     zeros zeros_like zero_ ones ones_like eye arange linspace rand rand_like randn randn_like
     randint randint_like randperm bernoulli bernoulli_ uniform_ normal_ multinomial one_hot
     new_zeros new_ones heaviside
@@ -282,7 +282,7 @@ _UNDEFINED = _words(
 
 @functools.lru_cache(maxsize=4096)
 def result_kind(function: Any) -> ResultKind:
-    """What is known of a function of torch."""
+    """The kind of a torch function."""
     name = op_name(function)
     if name in _MOVED:
         return ResultKind.MOVED

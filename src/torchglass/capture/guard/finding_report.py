@@ -25,13 +25,13 @@ from torchglass.errors import Fence, TorchglassError
 from torchglass.records.findings import Finding
 
 ReportFinding = Callable[[Finding], None]
-"""Is told of each finding, and may raise to stop the run."""
+"""Receives each finding, and may raise to stop the run."""
 News = tuple[Health, OpLocation]
-"""What is told once."""
+"""What is reported once."""
 
 
 class FindingReport:
-    """What those who look forward and those who look back have in common."""
+    """What the checks of forward and backward share: what was reported, and to whom."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FindingReport:
     ) -> None:
         """`allow` names ops and modules that are never to blame.
 
-        Each place is reported once, or with `repeat` whenever it is met.
+        Each place is reported once, or with `repeat` every time.
         """
         self.model = model
         self._on_finding = on_finding
@@ -52,15 +52,15 @@ class FindingReport:
         self._allow = frozenset(allow)
         self._repeat = repeat
         self.met = 0
-        """How often something was found that is not finite, told before or not."""
+        """How often NaN or Inf was found, reported or not."""
         self._told: set[News] = set()
         self._latest: News | None = None
         self._raised: int | None = None
         self._fence = Fence("the guard could not check everything")
         self.has_waiting = False
-        """Whether something was found in a forward that is told only if it reaches an output."""
+        """Whether a finding of a forward waits until it reaches an output."""
         self.factors: list[torch.Tensor] = []
-        """The single numbers that something was multiplied by since the last forward began."""
+        """The one-value tensors that something was multiplied by since the last forward began."""
         self._scalers: list[Any] = []
         self._unchecked: Finding | None = None
         self._unchecked_task = -1
@@ -74,15 +74,15 @@ class FindingReport:
         try:
             self._on_finding(finding)
         except TorchglassError as error:
-            # Not the error itself, which holds the frames of the user that it came through.
+            # Not the error itself: it holds the user's frames.
             self._raised = id(error)
             raise
 
     def add_gradient(self, finding: Finding) -> None:
-        """Hand on a finding of a backward, unless a `GradScaler` is there to check gradients.
+        """Report a finding of a backward, unless a `GradScaler` checks the gradients.
 
         Scaled gradients overflow by design: the scaler then skips the step of the optimizer. Where
-        an optimizer steps all the same, `gradients_used` reports what was kept back here.
+        an optimizer steps anyway, `gradients_used` reports what was held back here.
         """
         if not self.scalers():
             self.add(finding)
@@ -145,9 +145,9 @@ class FindingReport:
         return is_new or (self._repeat and health is not Health.NEAR)
 
     def miss(self, problem: Exception) -> None:
-        """Go on without what could not be looked at: no error of ours stops the user's run.
+        """Warn of an error of ours, which never stops the user's run.
 
-        What a report has raised is raised again.
+        What the report raised on purpose is raised again.
         """
         if id(problem) == self._raised and isinstance(problem, TorchglassError):
             raise problem
@@ -155,17 +155,17 @@ class FindingReport:
 
 
 def discard(finding: Finding) -> None:
-    """Delete what was written of a finding that is not told."""
+    """Delete the dump of a finding that is not reported."""
     if "dump" in finding.facts:
         Path(finding.facts["dump"]).unlink(missing_ok=True)
 
 
 ModuleInputs = tuple[nn.Module, Args, Kwargs]
-"""A module, and what it was called with."""
+"""A module and its arguments."""
 
 
 class _Source(NamedTuple):
-    """A tensor that was there before, and the words for what it brings along."""
+    """A tensor from before any op, and the start of a message about it."""
 
     name: str
     words: str
@@ -173,15 +173,15 @@ class _Source(NamedTuple):
 
 
 class BadInputs:
-    """Tells of inputs, parameters and buffers, each once."""
+    """Finds inputs, parameters and buffers that were bad before any op, each once."""
 
     def __init__(self, report: FindingReport, known: KnownHealth) -> None:
         self._report = report
         self._known = known
         self._names: set[str] = set()
-        """Of all that was found."""
+        """The names of all that were found."""
         self.inputs: ModuleInputs | None = None
-        """What the outermost call that is running was called with."""
+        """The arguments of the outermost running call."""
 
     def are_behind(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor with Inf existed before any op, and is not a mask."""

@@ -50,7 +50,7 @@ from torchglass.records.findings import Finding
 
 @uninterruptible
 def checking_updates(op_check: OpCheck, report: FindingReport) -> Iterator[None]:
-    """Look at the parameters of a model after each step that an optimizer takes with them."""
+    """Check the parameters of a model after each step of an optimizer."""
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != op_check.thread:
@@ -100,7 +100,7 @@ def spoiled_gradients(optimizer: Optimizer, report: FindingReport) -> NamedTenso
 
 
 def is_held_back(optimizer: Optimizer) -> bool:
-    """Whether a `GradScaler` has told an optimizer itself that it is to skip its step."""
+    """Whether a `GradScaler` makes an optimizer skip its step."""
     found: torch.Tensor | None = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found.item())
 
@@ -129,8 +129,8 @@ def _judge(optimizer: Optimizer, report: FindingReport) -> Finding | None:
 def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
     """Find the origins of NaN and Inf until the block ends, however it ends.
 
-    Compiled modules are run as the Python that they were made of. A backward is looked at if its
-    forward ran in the block, and it does, too.
+    Compiled modules run as plain Python. A backward is checked if both it and its
+    forward run in the block.
     """
     op_check = OpCheck(report, backward=backward)
     with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
 
 
 def check(tensor: torch.Tensor, name: str, report: ReportFinding, *, is_known: bool) -> bool:
-    """Whether a tensor is finite; if not, and if no op is known to have made it so, report it."""
+    """Whether a tensor is finite; reports one that is not, unless its op is known."""
     with quietly():
         health = look_again(tensor)
         if health <= Health.NEAR:
@@ -165,11 +165,11 @@ class ForwardBatch(NamedTuple):
     kwargs: Kwargs
     versions: tuple[int, ...]
     rewind: contextlib.ExitStack
-    """Puts the random state back to where it was before the forward."""
+    """Restores the random state from before the forward."""
     buffers: Mapping[int, torch.Tensor]
-    """The buffers as they were then, by the id of each."""
+    """The buffers from before the forward, by id."""
     gradients: dict[int, torch.Tensor]
-    """The gradients that have come to its outputs, by the number of the output."""
+    """The gradients of its outputs that have arrived, by the number of the output."""
 
     @property
     def is_as_it_was(self) -> bool:
@@ -178,7 +178,7 @@ class ForwardBatch(NamedTuple):
 
 
 class OutputCheck(ModuleStack[nn.Module]):
-    """Checks what the outermost calls of one model return, and reruns those with NaN or Inf."""
+    """Checks the outputs of a model's outermost calls, and reruns those with NaN or Inf."""
 
     def __init__(self, report: FindingReport, *, backward: bool) -> None:
         super().__init__((), "the guard could not check everything")
@@ -269,7 +269,7 @@ class OutputCheck(ModuleStack[nn.Module]):
 
 @uninterruptible
 def rerunning(report: FindingReport, *, backward: bool) -> Iterator[None]:
-    """Look at outputs, and before each update at gradients, until the block ends."""
+    """Check outputs, and gradients before each update, until the block ends."""
     output_check = OutputCheck(report, backward=backward)
     with contextlib.ExitStack() as stack:
         stack.enter_context(observe_calls(output_check))

@@ -1,6 +1,6 @@
 """Checks the output of every op, and finds the first one that is not finite.
 
-An op is to blame for a NaN that none of its inputs had. Inputs are looked at only then, so a
+An op is to blame for a NaN that none of its inputs had. Inputs are read only then, so a
 healthy pass costs one read of each result that was computed, and none of what was only moved.
 """
 
@@ -44,7 +44,7 @@ from torchglass.records.trace import Phase
 
 
 class ScriptCall(NamedTuple):
-    """A scripted module, and what it was called with."""
+    """A scripted module and its arguments."""
 
     module: nn.Module
     args: Args
@@ -57,7 +57,7 @@ class ScriptCall(NamedTuple):
 
 
 def script(*args: Any, **kwargs: Any) -> Any:
-    """Names what a scripted module does; only its module can run it."""
+    """Stands for a scripted module; only the module can run it."""
     raise NotImplementedError("a script is run by its module")
 
 
@@ -70,7 +70,7 @@ class CheckedCall(NamedTuple):
 
 
 class OpInput(NamedTuple):
-    """A tensor that an op took, and how it was then."""
+    """An input of an op, and its health before the op."""
 
     place: str
     tensor: torch.Tensor
@@ -78,12 +78,12 @@ class OpInput(NamedTuple):
 
 
 class PendingFinding(NamedTuple):
-    """A finding that is told only if what was found reaches an output."""
+    """A finding that is reported only if the bad values reach an output."""
 
     finding: Finding
     call: CheckedCall
     causes: tuple[str, ...]
-    """What made those of the op's inputs that were not finite before."""
+    """The ops that produced its bad inputs."""
     news: News | None
 
 
@@ -93,11 +93,11 @@ _MOVED, _UNDEFINED, _FINE = ResultKind.MOVED, ResultKind.UNDEFINED, Health.FINE
 _ScriptModule = torch.jit.ScriptModule
 _PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
 _SMALL = 1 << 16
-"""The elements of a tensor that is copied before it is written over, so that it can be shown."""
+"""Tensors up to this size are copied before they are overwritten, so that they can be shown."""
 
 
 class OpCheck(ModuleStack[CheckedCall]):
-    """Checks what the ops of this thread return, and knows the module calls that they run in."""
+    """Checks the results of this thread's ops, and knows their module calls."""
 
     current: CheckedCall
 
@@ -106,7 +106,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             report.model.named_modules(), "the guard could not check everything", _OUTSIDE
         )
         self.is_updating = False
-        """Whether an optimizer takes its step, whose many writes are not looked at one by one."""
+        """Whether an optimizer is stepping: its many writes are not checked one by one."""
         self.backward = BackwardCheck(report) if backward else None
         self._report = report
         self._known = KnownHealth()
@@ -114,7 +114,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         self._before: dict[int, Health] = {}
         self._copies: dict[int, torch.Tensor] = {}
         self._waiting: dict[str, PendingFinding] = {}
-        """By the words for the op that made them."""
+        """By the words for the op."""
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CheckedCall:
         if not self.running:
@@ -247,7 +247,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             findings = self._brought(ill, location, event, culprit)
         elif not is_meant and self._report.is_news(health, location):
             findings = self._made(event, location, health, culprit, given)
-        # A mask may be put over what was NaN before: its Inf is then its own.
+        # A mask may cover what was NaN before: its Inf is then its own.
         alike = (self._known.maker(one.tensor) for one in ill if one.health == health)
         maker = next(filter(None, alike), location.words if is_meant or not ill else "")
         for tensor in event.results:

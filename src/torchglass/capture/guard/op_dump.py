@@ -66,11 +66,11 @@ _NAMED = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "me
 
 
 class NotWrittenError(CaptureError):
-    """The call cannot be written down: says what of it."""
+    """A call that cannot be saved, and why."""
 
 
 class ArgumentWriter:
-    """Takes down arguments, and apart from them the tensors among them."""
+    """Converts arguments to JSON, and collects their tensors."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -96,7 +96,7 @@ class ArgumentWriter:
 
 
 def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value that `ArgumentWriter.write` took down."""
+    """The value that `ArgumentWriter.write` converted."""
     if isinstance(written, list):
         return [read(item, tensors) for item in written]
     if not isinstance(written, Mapping):
@@ -112,7 +112,7 @@ def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def function_name(function: Any) -> str:
-    """The name under which `function_of` finds a function again."""
+    """The name by which `function_of` finds a function."""
     if isinstance(function, OpOverload):
         if not _computes(function):
             raise NotWrittenError(f"{function} is not a pure torch op")
@@ -125,7 +125,7 @@ def function_name(function: Any) -> str:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of torch's that has a name, if it computes with tensors and does nothing else.
+    """The torch function with a name, if it only computes with tensors.
 
     No other code can be reached by a name: neither files nor settings can be changed.
     """
@@ -168,7 +168,7 @@ _IN_PYTHON = frozenset(
         *("short", "int", "long", "cpu", "lu", "lobpcg", "spmm", "pca_lowrank", "svd_lowrank"),
     }
 )
-"""Conversions and compositions that no kernel is named after."""
+"""Conversions and compositions that are not kernels."""
 _PLACES = ("torch", "torch.Tensor", "torch.functional", "torch.nn.functional", "torch._C._nn")
 _GROUPS = ("linalg", "fft", "special", "sparse", "nested")
 
@@ -269,13 +269,13 @@ Gradients = Mapping[int, torch.Tensor]
 
 
 class OpArguments(NamedTuple):
-    """A call whose tensors are held without their graph, so that it can be run again."""
+    """The call of an op without its graph, so that it can be rerun."""
 
     function: Callable[..., Any]
     args: Args
     kwargs: Kwargs
     trained: frozenset[int]
-    """The ids of the held tensors whose originals had a gradient to take."""
+    """The ids of the tensors whose originals required a gradient."""
     versions: Mapping[int, int]
     autocast: tuple[tuple[str, torch.dtype], ...]
 
@@ -287,7 +287,7 @@ class OpArguments(NamedTuple):
 
 
 def keep_arguments(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> OpArguments:
-    """Hold the call of an op; `copies` are of what it has written over, by the id of that."""
+    """Keep the call of an op; `copies` has what it has overwritten, by id."""
     trained = set()
     held: dict[int, torch.Tensor] = {}
 
@@ -304,7 +304,7 @@ def keep_arguments(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> OpArgu
 
 
 class Dumper:
-    """Writes culprits into a folder, one file each."""
+    """Writes the ops to blame into a folder, one file each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -355,7 +355,7 @@ _NOBODYS = TensorNames({}, {})
 
 
 def replay(path: Path) -> ReplayRecord:
-    """Run the op of a dump on what it was given, and say whether it does the same again."""
+    """Rerun the op of a dump on its inputs, and say whether it fails again."""
     note = read_note(path, NOTE)
     if note is None:
         raise TargetError(f"{path} has no operation to rerun: it was not written by tg.guard")
@@ -377,7 +377,7 @@ def _replayed(path: Path, call: Mapping[str, Any]) -> ReplayRecord:
             given[number].requires_grad_(trained) for number, trained in enumerate(call["trained"])
         ]
         made = _made(call, leaves, _numbered(SavedTensors(path, GRADIENTS)))
-    # An op that writes in place was given copies, so these are as they were.
+    # An op that writes in place got copies, so these are unchanged.
     args, kwargs = read(call["args"], leaves), read(call["kwargs"], leaves)
     located = list(tensors_of_call(args, kwargs))
     names = argument_names(finding.op, [place for place, _ in located])
@@ -407,7 +407,7 @@ def _made(
             kind = getattr(torch, dtype.removeprefix("torch."))
             stack.enter_context(torch.autocast(device, kind, cache_enabled=False))
         output = function_of(call["function"])(*args, **kwargs)
-    # What returns nothing, as `x[0] = 1` does, has changed what it was given.
+    # What returns nothing, as `x[0] = 1` does, has changed its argument.
     results = list(iter_tensors(output)) or copies
     if not gradients:
         return [ShownTensor("result", "result", tensor.detach()) for tensor in results]

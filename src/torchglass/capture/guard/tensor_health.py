@@ -1,8 +1,8 @@
 """Whether a tensor is finite, remembered until somebody writes to it.
 
 A sum is the cheapest read there is, and a finite one proves that no NaN and no Inf is among its
-terms. Only where it is not finite, and for the small float types, is the range looked at. On a GPU
-each look waits for the device.
+terms. If it is not finite, and for 16-bit floats, the range is read. On a GPU
+each read waits for the device.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from torchglass.capture.tensor.moments import measure
 
 
 class Health(IntEnum):
-    """The worst that is to be said of a tensor's numbers."""
+    """The worst value in a tensor."""
 
     FINE = 0
     NEAR = 1
-    """Close to the largest number of a small float type."""
+    """Close to the largest value of a 16-bit float."""
     INF = 2
     NAN = 3
 
 
 NEAR_SHARE = 0.5
-"""From which share of the largest number on a value is near to it."""
+"""A value above this share of the largest one is near overflow."""
 
 _SUMMED = frozenset({torch.float32, torch.float64})
 _LIMITS = {dtype: NEAR_SHARE * torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16)}
@@ -47,7 +47,7 @@ def look(tensor: torch.Tensor) -> Health:
 
 
 def is_surely_finite(tensor: torch.Tensor) -> bool:
-    """Whether one sum proves a plain tensor finite; it may be so where this is not certain."""
+    """Whether one sum proves a plain tensor finite. False does not prove the opposite."""
     if type(tensor) is not torch.Tensor:
         return False
     dtype = tensor.dtype
@@ -57,7 +57,7 @@ def is_surely_finite(tensor: torch.Tensor) -> bool:
 
 
 def look_again(tensor: torch.Tensor) -> Health:
-    """The health of a tensor from elsewhere: it may be expanded, or its memory given back."""
+    """The health of any tensor: it may be expanded, or its memory freed."""
     if type(tensor) not in PLAIN_CLASSES or tensor.layout is not torch.strided or tensor.is_nested:
         return look(tensor)
     if not tensor.numel() or not tensor.untyped_storage().nbytes():
@@ -70,7 +70,7 @@ def look_again(tensor: torch.Tensor) -> Health:
 
 
 def near_limit(dtype: torch.dtype) -> float | None:
-    """From which magnitude on a dtype is near its end; None for the large ones."""
+    """The magnitude above which a dtype is near overflow; None for 32 and 64 bits."""
     return _LIMITS.get(dtype)
 
 
@@ -110,7 +110,7 @@ def _by_count(tensor: torch.Tensor) -> Health:
 
 
 _MOST = 1 << 14
-"""After so many tensors, those that are gone are forgotten."""
+"""After this many tensors, those that were freed are forgotten."""
 
 
 class _Known(NamedTuple):
@@ -125,7 +125,7 @@ _known: Callable[[tuple[Any, ...]], _Known] = functools.partial(tuple.__new__, _
 
 
 class KnownHealth:
-    """Remembers tensors without holding them, so that none is looked at twice.
+    """Remembers tensors without keeping them alive, so that none is read twice.
 
     The id of one that was freed may come back as another's: the memory that it shows tells the two
     apart.
@@ -136,7 +136,7 @@ class KnownHealth:
         self._limit = _MOST
         self._undefined: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.any_bad = False
-        """Whether a tensor was remembered that is not fine."""
+        """Whether a bad tensor was remembered."""
 
     def remember(self, tensor: torch.Tensor, health: Health, maker: str = "") -> None:
         """Note the health of a tensor, and what made it so."""

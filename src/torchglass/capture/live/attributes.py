@@ -34,27 +34,27 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 
 class Held(NamedTuple):
-    """A thing, and under which name and as what it is held."""
+    """An attribute: its name, its role and its value."""
 
     name: str
     role: AttributeRole
     value: Any
-    """Of a property what stands in the class, which is not called."""
+    """For a property, the descriptor in the class, which is not called."""
 
 
 def is_container(thing: object) -> bool:
-    """Whether a thing holds items rather than attributes."""
+    """Whether an object is a builtin container."""
     return isinstance(thing, _CONTAINERS)
 
 
 def count_items(container: Any) -> int:
-    """How many items a container has, whatever its class makes of being asked."""
+    """The number of items of a container, without calling methods of its class."""
     count: int = _kind(container).__len__(container)
     return count
 
 
 def holdings(thing: Any, start: int, most: int, *, everything: bool) -> tuple[list[Held], int]:
-    """Some of what a thing holds, from a place on, and how much it holds in all."""
+    """A page of an object's attributes or items, and their total number."""
     if is_container(thing):
         return list(_items(thing, start, start + most)), count_items(thing)
     held = _attributes(thing, everything=everything)
@@ -91,7 +91,7 @@ def _attributes(thing: Any, *, everything: bool) -> list[Held]:
     """The attributes of an object: tensors and modules, the others, those of its class."""
     found: dict[str, Held] = {}
     if isinstance(thing, ForwardStats):
-        # By these names the statistics of a call are known; they stand in no `__dict__`.
+        # The statistics of a call have these names, and no `__dict__`.
         found = {name: Held(name, "attribute", value) for name, value in thing.items()}
     stored: dict[str, Any] = {}
     with suppress(AttributeError):
@@ -111,7 +111,7 @@ def _attributes(thing: Any, *, everything: bool) -> list[Held]:
 def _of_classes(thing: Any, *, everything: bool) -> Iterator[Held]:
     """The attributes of an object's classes, nearest first."""
     for cls in type(thing).__mro__:
-        # What every module has is no news about this one.
+        # Skip what every module has.
         if cls is object or (cls in nn.Module.__mro__ and not everything):
             continue
         for name, member in list(vars(cls).items()):
@@ -135,7 +135,7 @@ def _member(thing: Any, name: str, member: Any) -> Held:
 
 _LONGEST = 200
 _MOST = 100_000
-"""Characters of a text that is read."""
+"""The longest text that is shown, in characters."""
 _NUMBERS = (int, float, complex, bool, type(None))
 _CLOSED = (
     *_NUMBERS,
@@ -156,21 +156,21 @@ _FEW = 8
 
 
 def opens(thing: object) -> bool:
-    """Whether there may be things in it to be looked at."""
+    """Whether an object can be opened."""
     if is_container(thing):
         return count_items(thing) > 0
     return not isinstance(thing, _CLOSED)
 
 
 class Words(NamedTuple):
-    """Something in a few words, and whether it has more of them."""
+    """A short text, and whether it was cut."""
 
     text: str
     is_cut: bool = False
 
 
 def one_line(thing: Any) -> Words:
-    """A thing in a few words; what its own code raises is raised."""
+    """A short text for an object; exceptions of its own code pass through."""
     if isinstance(thing, (str, bytes)):
         more = f"… {len(thing):,} in all" if len(thing) > _LONGEST else ""
         several = isinstance(thing, str) and "\n" in thing
@@ -185,7 +185,7 @@ def one_line(thing: Any) -> Words:
 
 
 def whole_text(thing: Any) -> str:
-    """All that a thing says, as far as someone would read it; what its code raises is raised."""
+    """The repr of an object, cut at a readable length; its exceptions pass through."""
     text = thing if isinstance(thing, str) else repr(thing)
     more = len(text) - _MOST
     return text if more <= 0 else f"{text[:_MOST]}\n… and {more:,} characters more"

@@ -48,22 +48,22 @@ from torchglass.records.tensors import Stats
 from torchglass.records.trace import CallRecord, OpId, TraceRecord, Value
 
 Recorded = Mapping[str, Mapping[str, torch.Tensor]]
-"""For the path of a module, what went into and came out of it, by name."""
+"""The inputs and outputs of modules, by path and name."""
 RecordedCalls = Mapping[tuple[str, int], Mapping[str, torch.Tensor]]
-"""The same for a path and the number of a call there; those of a path in the order of calls."""
+"""The same by path and number of the call, in the order of the calls."""
 
 
 class _KnownObject(NamedTuple):
-    """A thing that was described, and how it was reached."""
+    """An object that was described, and how it was reached."""
 
     held: Held
     owner: Any
     above: tuple[int, ...]
-    """The identities of the things that it was reached through."""
+    """The ids of the objects that it was reached through."""
 
 
 class LiveObject:
-    """A model, or an object that holds some, with what one of its forwards left behind."""
+    """A model, or an object that holds models, with the tensors of a recorded forward."""
 
     def __init__(
         self, target: object, recorded: Recorded | None = None, calls: RecordedCalls | None = None
@@ -152,7 +152,7 @@ class LiveObject:
         for done, (path, name, role, load) in enumerate(slots):
             if not progress(done / len(slots)):
                 return None
-            # A tensor of a foreign class, or of a file that is gone, is not the others' problem.
+            # A tensor of a foreign class, or in a missing file, must not hide the others.
             with contextlib.suppress(Exception):
                 problem = tensor_values.not_finite(path, name, role, load())
                 found += [problem] if problem else []
@@ -249,7 +249,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
     try:
         return torch.from_numpy(value)
     except (TypeError, ValueError):
-        # Texts, dates and reversed arrays are nothing that torch can hold.
+        # torch has no texts, dates and reversed arrays.
         return None
 
 
@@ -287,7 +287,7 @@ Tensors = Mapping[tuple[OpId, int], torch.Tensor]
 
 
 def recorded_tensors(trace: TraceRecord, tensors: Tensors) -> dict[str, dict[str, torch.Tensor]]:
-    """For the path of each module the tensors of its last call, by what they are to it.
+    """The tensors of the last call of each module, by path and name.
 
     They are named as series are: `input.0`, `input.mask`, `output`, `output.0`.
     """
@@ -321,7 +321,7 @@ Loads = Mapping[str, Load]
 
 
 class _Unread(NamedTuple):
-    """Something that is held, and how to get at it once it is looked at."""
+    """An attribute that is loaded when it is opened."""
 
     name: str
     role: AttributeRole
@@ -329,7 +329,7 @@ class _Unread(NamedTuple):
 
 
 class StoredObject(LiveObject):
-    """A model by its record, of which the tensors can be loaded that its modules hold."""
+    """A model from its record, whose tensors are loaded when they are opened."""
 
     def __init__(self, model: Model, load: Loads, recorded: Recorded | None = None) -> None:
         """`load` has a function for each tensor, by dotted name."""

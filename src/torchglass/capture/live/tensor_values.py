@@ -1,4 +1,4 @@
-"""The values of a tensor as people look at them: slices, pictures and statistics."""
+"""The values of a tensor as the explorer shows them: slices, pictures and statistics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 
 _SLAB = 1 << 22
-"""Elements that are measured between two looks at whether to go on."""
+"""Elements that are measured between two checks for cancellation."""
 _FINER = 4
-"""How many times more numbers than pixels are looked at, in each direction."""
+"""How many values are read per pixel, in each direction."""
 _TO_NUMPY = {torch.float64, torch.float32, torch.complex64, torch.complex128, torch.bool}
 
 
 def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
-    """How a tensor lies in memory, for any tensor there is."""
+    """How any tensor lies in memory."""
     spec = describe(tensor)
     unreadable = _unreadable(tensor)
     try:
@@ -62,7 +62,7 @@ def cut(tensor: torch.Tensor, index: Index, rows: range, columns: range) -> npt.
 
 
 def image(tensor: torch.Tensor, index: Index, height: int, width: int) -> npt.NDArray[np.float32]:
-    """A slice in at most so many pixels, complex numbers by their magnitudes."""
+    """A slice scaled to at most this many pixels; complex values by their magnitudes."""
     with DisableTorchFunction():
         plane = _plane(tensor, index)
         steps = [
@@ -85,7 +85,7 @@ def part_of(tensor: torch.Tensor, index: Index) -> torch.Tensor:
 
 
 def measure_all(tensor: torch.Tensor, progress: Progress) -> Stats | None:
-    """All numbers summed up, slab by slab; None where there are none, or if told to stop."""
+    """The statistics of all values, in parts; None if there are no values, or if stopped."""
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return measure(tensor)
     parts: list[Stats] = []
@@ -102,7 +102,7 @@ def measure_all(tensor: torch.Tensor, progress: Progress) -> Stats | None:
 def spread(
     tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress
 ) -> LinearHistogram | None:
-    """How many of the finite numbers lie in each of equal parts of their range."""
+    """The histogram of the finite values, with bins of equal width."""
     finite = stats.count - stats.nan - stats.inf
     if not stats.min < stats.max:
         return LinearHistogram(low=stats.min, high=stats.max, counts=(finite,)) if finite else None
@@ -121,9 +121,9 @@ def spread(
 
 
 def not_finite(path: str, name: str, role: EvidenceRole, tensor: torch.Tensor) -> Finding | None:
-    """The NaN and Inf values of a parameter or a buffer; None where it is sound.
+    """The finding that a parameter or buffer has NaN or Inf; None if it is healthy.
 
-    Inf where it belongs is sound: −Inf in a mask, Inf in a buffer that keeps a limit.
+    An Inf that is meant is healthy: −Inf in a mask, Inf in a buffer that keeps a limit.
     """
     if look_again(tensor) < Health.INF:
         return None

@@ -39,7 +39,7 @@ _NS_PER_MS = 1e6
 
 
 class Clock(Protocol):
-    """Takes marks of moments, and tells afterwards when they were."""
+    """Takes marks, and gives their times afterwards."""
 
     name: str
 
@@ -114,19 +114,19 @@ def cpu_clock(clock: Clock) -> CpuClock:
 
 
 def waiting() -> Callable[[], None] | None:
-    """What waits until a device has done all that was asked of it; None where there is none."""
+    """A function that waits for the device; None without an accelerator."""
     return _wait if torch.accelerator.is_available() else None
 
 
 def _wait() -> None:
-    # What went wrong on the device is for the user's own next operation to say.
+    # The user's own next operation will raise what went wrong on the device.
     with contextlib.suppress(Exception):
         if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             torch.accelerator.synchronize()
 
 
 class StandingClock:
-    """Tells the time without what passed in its with-blocks, which may be nested."""
+    """A clock that stands still in its with-blocks, which may be nested."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.raw = clock
@@ -173,7 +173,7 @@ class CpuMeter:
 
 
 class DeviceMeter:
-    """The statistics of a device's caching allocator, whose peak starts anew."""
+    """The statistics of a device's caching allocator, with the peak reset at the start."""
 
     def __init__(self, device: str, statistics: Any) -> None:
         self._device = device
@@ -246,7 +246,7 @@ class Allocator:
 
 
 class Storages:
-    """Counts the storages that came into being, and forgets them when they go."""
+    """Counts storages when they are created, and forgets them when they are freed."""
 
     def __init__(self, clock: StandingClock) -> None:
         self.total_bytes = 0

@@ -36,7 +36,7 @@ _ops: dict[str, Formula] = {}
 
 
 class FunctionFormulas(NamedTuple):
-    """What a user's autograd Function takes in its two directions, where it was told."""
+    """The registered formulas of an autograd Function."""
 
     forward: Formula | None = None
     backward: Formula | None = None
@@ -119,10 +119,10 @@ def _key(op: Any) -> str | type:
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 Count = Callable[[Args, Kwargs, Any], int | None]
-"""The FLOPs of a kernel from its arguments and its result; None where they cannot be told."""
+"""The FLOPs of a kernel from its arguments and result; None if they are not known."""
 
 _OURS = ("aten", "quantized", "mkldnn")
-"""Whose ops our formulas are for: another "linear" may be something else."""
+"""The namespaces that our formulas are for: another "linear" may be something else."""
 _WITHOUT_WORK = ("aten", "prims", "prim", "quantized", "profiler", "c10d", "_c10d_functional")
 _PARTLY_READ = frozenset(
     {"embedding", "gather", "index", "index_select", "take", "_embedding_bag", "masked_select"}
@@ -131,16 +131,16 @@ _PARTLY_READ = frozenset(
 
 
 class FlopRule(NamedTuple):
-    """All that is known of a kernel before it runs."""
+    """What is known of a kernel before it runs."""
 
     name: str
     """As torch writes it: "aten.addmm"."""
     nature: FlopStatus
     flops: Count | None
     moves: Callable[[Args, Any], int] | None
-    """The bytes that it reads and writes; None for one that only looks at memory anew."""
+    """The bytes that it reads and writes; None for a view."""
     opens: bool
-    """Whether it is written in terms of others, which are counted in its stead."""
+    """Whether it is composed of other kernels, which are counted instead."""
 
 
 def rule_of(func: Any) -> FlopRule:
@@ -163,7 +163,7 @@ def rule_of(func: Any) -> FlopRule:
 
 
 def rule_of_function(name: str, formula: Formula) -> FlopRule:
-    """The rule of something that a user has given a formula for, and that is no kernel."""
+    """The rule of an autograd Function that a user has registered a formula for."""
     return FlopRule(name, "counted", _with_shapes(formula), _all_bytes, False)
 
 

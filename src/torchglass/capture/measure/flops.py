@@ -206,7 +206,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            # A tensor made of others: what it does with those comes by next.
+            # A wrapper subclass: the ops on its inner tensors come next.
             return NotImplemented
         rule = self._rules.get(func)
         if rule is None:
@@ -331,9 +331,9 @@ def count(
     timed: bool = False,
     gradients: bool = False,
 ) -> CountedFlops:
-    """Run a model and count what each kernel of the run computes.
+    """Run a model and count the FLOPs of each kernel.
 
-    Kernels are timed, in a further run, where it is wished, or where some could not be counted.
+    Kernels are timed in another run, if `timed` is set or some could not be counted.
     """
     inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
     fake = fake or lack_values((*tensors_of(modules_in(target)), *inputs))

@@ -34,7 +34,7 @@ from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
 
 OptimizerChoice = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]
-"""An optimizer by its name in torch.optim, as an instance, or as what makes one of parameters."""
+"""An optimizer: its name in torch.optim, an instance, or a function of the parameters."""
 
 
 class _Trained(NamedTuple):
@@ -105,7 +105,7 @@ def _made(choice: OptimizerChoice, trained: Sequence[_Trained]) -> Optimizer:
 
 
 def optimizer_named(name: str) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
-    """The class in torch.optim that has a name, in capitals or not."""
+    """The class in torch.optim with a name, in any case."""
     kinds = {
         kind.lower(): found
         for kind, found in vars(torch.optim).items()
@@ -169,9 +169,9 @@ def measure(
     fake: bool = False,
     gradients: bool = False,
 ) -> MeasuredMemory:
-    """Run a step of a model, and take down who takes which memory until when.
+    """Run a step of a model, and log who allocates which memory until when.
 
-    A real step is run twice: with a look at all storages, and with the allocators' own meters on.
+    A real step runs twice: once to log its storages, once to read the allocators.
     """
     if optimizer is not None and not backward:
         raise CaptureError("an optimizer step needs gradients: use backward=True")
@@ -183,7 +183,7 @@ def measure(
     with isolated_run(
         target, args, kwargs, backward=backward, loss=loss, gradients=gradients, fake=fake
     ) as run:
-        # Those of a lazy model are the ones of its copy.
+        # A lazy model runs as a copy, which has parameters of its own.
         users = users if run.target is target else parameters_of(run.modules)
         observer = MemoryObserver(run, optimizer, users)
         with observer:
@@ -212,7 +212,7 @@ def _allocations(
 
 
 class MemoryObserver(RunObserver):
-    """Logs the storages of a run; as a with-block it lets go of them at the end."""
+    """Logs the storages of a run; as a with-block it forgets them at the end."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
 
 
 class _Metered(RunObserver):
-    """A step over which the allocators are asked, and nobody else looks on."""
+    """Reads the allocators over a step without any other observer."""
 
     def __init__(
         self, meters: Sequence[Meter], last: Stage, optimizer_copy: OptimizerCopy | None

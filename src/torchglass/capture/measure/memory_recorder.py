@@ -68,14 +68,14 @@ _ADD = torch.ops.aten.add.Tensor
 
 
 class _Holders(NamedTuple):
-    """How many hold a tensor, and its storage, while a kernel is being dispatched."""
+    """The reference counts of a tensor and its storage while a kernel is dispatched."""
 
     tensor: int
     storage: int
 
 
 class GradientSums:
-    """Tells sums that a plain run would make in place."""
+    """Finds sums of gradients that a plain run would compute in place."""
 
     def __init__(self) -> None:
         self._lone = _holders_of_lone_sum()
@@ -114,7 +114,7 @@ def _holders_of_lone_sum() -> _Holders:
 
 
 class _Counting(LookingMode):  # type: ignore[no-untyped-call]
-    """Counts who holds the sum at the one place where a backward adds."""
+    """Reads the reference counts where a backward adds."""
 
     seen: _Holders = _Holders(0, 0)
 
@@ -127,11 +127,11 @@ class _Counting(LookingMode):  # type: ignore[no-untyped-call]
 
 
 _MAKES_FROM_DATA = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default})
-"""What `torch.tensor([1, 2])` comes by as: its argument was made right before, out of sight."""
+"""What `torch.tensor([1, 2])` calls: its argument was created right before, unseen."""
 
 
 class MemoryRecorder(CallRecorder):
-    """Writes into a log what each kernel takes, and in which module."""
+    """Logs the memory that each kernel takes, and its module."""
 
     def __init__(
         self, modules: Sequence[tuple[str, nn.Module]], fake: Replace | None = None
@@ -145,7 +145,7 @@ class MemoryRecorder(CallRecorder):
         self._creators: NodeCreators[_Creator] = NodeCreators()
         self._sums = GradientSums()
         self.has_sparse = False
-        """Whether a kernel gave a tensor that is not strided."""
+        """Whether a kernel returned a tensor that is not strided."""
         self.log = StorageLog()
 
     @uninterruptible
@@ -224,7 +224,7 @@ class MemoryRecorder(CallRecorder):
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
     ) -> None:
         self.log.hold(tensor, kind, path, name)
-        # Some reach the kernels as they are: those of scripts, and those from outside of the model.
+        # Kernels see some real tensors: those of scripts, and those from outside the model.
         if self._fake is not None and not isinstance(tensor, FakeTensor):
             self.log.stand_in(self._fake(tensor), tensor)
 

@@ -72,7 +72,7 @@ class RawSpan:
 
 
 class Stopwatch:
-    """Takes down when things begin and end, and which of them created which autograd node."""
+    """Records when spans begin and end, and which of them created which autograd node."""
 
     def __init__(self, clock: Clock, cpu: CpuClock) -> None:
         self._clock = clock
@@ -152,7 +152,7 @@ def _name(span: RawSpan) -> str:
 
 
 Tag = Callable[[Iterable[torch.Tensor]], None]
-"""Has the nodes that made some tensors timed when autograd comes to them."""
+"""Times the nodes that created some tensors, when autograd runs them."""
 
 _is_compiling = torch.compiler.is_compiling
 _ASK_ONLY = frozenset(
@@ -175,7 +175,7 @@ class TimedCall(NamedTuple):
 
 
 class ModuleTimer(ModuleStack[TimedCall]):
-    """Has a stopwatch time the calls of the modules it is given, and of those that they make."""
+    """Times the calls of modules, and the calls that they make."""
 
     def __init__(
         self, watch: Stopwatch, modules: Iterable[tuple[str, nn.Module]], tag: Tag | None = None
@@ -208,7 +208,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
 
 
 class _OpTimer(TorchFunctionMode):
-    """Shows a stopwatch the torch functions that this thread calls."""
+    """Times the torch functions that this thread calls."""
 
     def __init__(self, watch: Stopwatch) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class _OpTimer(TorchFunctionMode):
 
 @uninterruptible
 def timing_ops(watch: Stopwatch) -> Iterator[None]:
-    """Show a stopwatch the ops of this thread until the block ends."""
+    """Time the ops of this thread until the block ends."""
     with fused_paths_kept(), mode_on(_OpTimer(watch)):
         yield
 
@@ -247,7 +247,7 @@ def _computes(func: Any) -> bool:
 
 
 class NodeTimer:
-    """Has a stopwatch time nodes when autograd comes to them, until it is closed."""
+    """Times autograd nodes when they run, until it is closed."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
@@ -326,7 +326,7 @@ def measure(
     cpu: CpuClock | None = None,
     gradients: bool = False,
 ) -> MeasuredTime:
-    """Run a model several times and take the time of all that runs in it."""
+    """Run a model several times, and time everything that runs in it."""
     with isolated_run(
         target, args, kwargs, backward=backward, loss=loss, gradients=gradients, compiled=True
     ) as run:
@@ -338,7 +338,7 @@ def measure(
 
 
 class TimedRuns:
-    """The timed runs of a model, of which the fastest is kept whole."""
+    """The timed runs of a model; the fastest one is kept whole."""
 
     def __init__(
         self,

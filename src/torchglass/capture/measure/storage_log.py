@@ -1,6 +1,6 @@
 """A log of storages: who allocated each, and when it was freed.
 
-No storage is held: a weak reference to each tells when the last tensor has let go of it.
+No storage is kept alive: a weak reference to each tells when it is freed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def storage_key(storage: Any) -> int:
-    """A number for a storage that no other has while it lives."""
+    """A number that no other storage has while this one exists."""
     key: int = storage_address(storage)
     return key
 
@@ -66,7 +66,7 @@ class _KnownStorage(weakref.ref[torch.UntypedStorage], Generic[K]):
 
 
 class StorageMap(Generic[K]):
-    """What is known of storages; when one goes, it is told with what was known of it."""
+    """What is known of storages; calls `gone` with it when a storage is freed."""
 
     def __init__(self, gone: Callable[[K], None]) -> None:
         self._told = gone
@@ -115,7 +115,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class _OpenBlock:
-    """A block of which not all is known yet."""
+    """A block while the log is written."""
 
     id: BlockId
     bytes: int
@@ -141,7 +141,7 @@ class _OpenBlock:
 
 
 class StorageLog:
-    """Takes down which blocks are there, taken and freed, until it is closed."""
+    """Logs which blocks exist, and are allocated and freed, until it is closed."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -153,7 +153,7 @@ class StorageLog:
         self._end = 0
         self._phase: StepPhase = "forward"
         self.place = Place()
-        """Where the kernel belongs that runs, or ran last."""
+        """The place of the running kernel, or of the last one."""
 
     def begin(self, phase: StepPhase) -> None:
         """Begin a part of the step."""

@@ -1,1 +1,1 @@
-"""Reading what a live model is made of."""
+"""Reads the structure of models."""

@@ -37,14 +37,14 @@ from torchglass.records.model import (
 from torchglass.records.tensors import TensorSpec
 
 _MOST = 500_000
-"""How much to look at: a small file can name its parts more often than anyone can wait for."""
+"""The limit of what is read: a small file can refer to its parts endlessly often."""
 
 Named = tuple[str, torch.Tensor, bool]
 """Name, tensor, and whether it is not part of the model: the state of an optimizer."""
 
 
 class Divided(NamedTuple):
-    """What a file holds: the tensors by their names in the tree, and what is beside the model."""
+    """The tensors of a file by their names in the tree, and what else it contains."""
 
     tensors: list[Named]
     beside: list[FilePart]
@@ -53,8 +53,8 @@ class Divided(NamedTuple):
 def divided(content: Any) -> Divided:
     """The tensors of the one model in a file by the names that the model has for them.
 
-    What is kept beside the model has the name of its key before it. Where there are several models,
-    as in a GAN, or with averaged weights, all have.
+    What else is in the file is prefixed with its key. If there are several models,
+    as in a GAN or with averaged weights, all are prefixed.
     """
     others: list[tuple[str, Any]] = []
     while isinstance(content, Mapping) and not is_state_dict(content):
@@ -81,7 +81,7 @@ def divided(content: Any) -> Divided:
 
 
 def is_state_dict(part: Any) -> bool:
-    """Whether something is the tensors of a model by name, told by what is in it."""
+    """Whether an object is probably a state dict, by its contents."""
     if not isinstance(part, Mapping) or _is_optimizer(part):
         return False
     tensors = [value for value in part.values() if isinstance(value, torch.Tensor)]
@@ -106,7 +106,7 @@ def _is_optimizer(part: Any) -> bool:
 
 
 def beside_modules(content: Any) -> tuple[FilePart, ...]:
-    """What a dict of whole modules holds beside them."""
+    """The other entries of a dict of whole modules."""
     if not isinstance(content, Mapping):
         return ()
     parts = ((str(key), part) for key, part in content.items() if not _has_modules(part))
@@ -201,7 +201,7 @@ def _below(part: Any) -> list[tuple[str, Any]]:
 
 
 GROUP = "group"
-"""The class of a node of which only the name is known."""
+"""The class of a node if only its name is known."""
 
 CHECKPOINT = "checkpoint"
 """The class of the root of a model that was read from a file of tensors."""
@@ -291,12 +291,12 @@ _TEXT = "/code/"
 
 
 def allowing(what: str) -> str:
-    """How to have something read that may run code."""
+    """How to allow reading a file that may run code."""
     return f"if you trust {what}, allow that with --unsafe (in code: unsafe=True)"
 
 
 def is_archive(path: Path) -> bool:
-    """Whether torch takes a file for a zip file."""
+    """Whether a file is a zip file to torch."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\x03\x04"
 
@@ -306,7 +306,7 @@ def open_archive(path: Path) -> Iterator[ZipFile]:
     """A zip file whose content is no larger than itself.
 
     Torch stores its data without compression, to map it into memory. What is compressed, or
-    declares more than the file has room for, was made to fill the memory of whoever loads it.
+    declares more bytes than the file has, was made to exhaust the reader's memory.
     """
     try:
         archive = ZipFile(path)
@@ -355,7 +355,7 @@ def read_exported(program: ExportedProgram) -> Model:
 
 
 def is_program_file(path: Path) -> bool:
-    """Whether a file is an exported program, of whichever version."""
+    """Whether a file is an exported program, of any version."""
     if not is_archive(path):
         return False
     with open_archive(path) as archive:

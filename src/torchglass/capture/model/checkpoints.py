@@ -105,7 +105,7 @@ def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
 
 
 def read_contents(contents: Sequence[Any], name: str) -> Model:
-    """The same of what was loaded already: a state dict, or what holds one."""
+    """The same for loaded contents: a state dict, or an object that contains one."""
     if len(contents) == 1 and (isinstance(contents[0], nn.Module) or module_parts(contents[0])):
         return replace(read_model(contents[0]), also_in_file=beside_modules(contents[0]))
     identities = Identities()
@@ -133,7 +133,7 @@ def load_tensors(files: Sequence[Path], *, unsafe: bool) -> dict[str, torch.Tens
 
 
 def checkpoint_tensors(contents: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The same of what was loaded already."""
+    """The same for loaded contents."""
     if len(contents) == 1 and isinstance(contents[0], nn.Module):
         return dict(contents[0].state_dict(keep_vars=True))
     found = (part for content in contents for part in divided(content).tensors)
@@ -175,7 +175,7 @@ def _refused_names(path: Path, message: str) -> list[str]:
     """The imports of a file that tensors do not need."""
     if is_archive(path):
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    # Files from before torch 1.6 are no archives; the refusal names the first one it met.
+    # Files from before torch 1.6 are not archives; the error names the first refused import.
     return _REFUSED.findall(message)[:1]
 
 
@@ -199,7 +199,7 @@ def read_checkpoint(path: Path, *, unsafe: bool = False) -> Model:
     except FileNotFoundError as error:
         raise TargetError(f"there is no file {error.filename or path}") from error
     except Exception as error:
-        # Parsers of broken files raise whatever they meet.
+        # Parsers of corrupt files raise anything.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise TargetError(f"{path.name} cannot be read and may be corrupt: {reason}") from error
     return replace(model, name=path.name, origin=str(path))

@@ -235,7 +235,7 @@ _NextId = Callable[[], TensorId]
 
 
 class Identities:
-    """Hands out one number per tensor; good for as long as the tensors live."""
+    """Gives each tensor a number, valid while the tensors exist."""
 
     def __init__(self) -> None:
         self._ids: dict[Hashable, TensorId] = defaultdict(cast("_NextId", count().__next__))
@@ -259,11 +259,11 @@ def _memory(tensor: torch.Tensor) -> Hashable:
     try:
         if type(tensor) in PLAIN_CLASSES:
             if address := tensor.data_ptr():
-                # One number of two, because a large model has many and numbers need no collecting.
+                # One integer: a large model has many, and the garbage collector skips integers.
                 return tensor.nbytes << 64 | address
             if tensor.is_meta:
                 return _storage(tensor), int(tensor.storage_offset()), tensor.nbytes
-            # An empty tensor has no address, nor has one whose storage was given back.
+            # An empty tensor has no address, nor has one whose storage was freed.
             return id(tensor)
         return _special_memory(tensor)
     except Exception:  # noqa: BLE001 - a tensor that has no storage to ask for is at least itself
@@ -297,7 +297,7 @@ _SCRIPTED_HALF = 5
 def packed_tensors(module: nn.Module) -> Iterator[tuple[str, object, torch.Tensor]]:
     """For each packed weight of a module its name, the object that it is in, and the tensor.
 
-    The objects tell what is in them only by unpacking a copy: let go of each before the next.
+    Reading an object unpacks a copy of it: release each one before the next.
     """
     held = object.__getattribute__(module, "__dict__")
     if isinstance(module, torch.jit.ScriptModule):
@@ -314,11 +314,11 @@ def packed_tensors(module: nn.Module) -> Iterator[tuple[str, object, torch.Tenso
 def _unpacked(value: Any, *, half: bool) -> NamedTensors:
     if hasattr(value, "unpack"):
         with warnings.catch_warnings():
-            # That quantized tensors are to go from torch is not news of the reader's making.
+            # The deprecation of quantized tensors is not the user's concern here.
             warnings.simplefilter("ignore")
             content = value.unpack()
         weight, bias = (content, None) if isinstance(content, torch.Tensor) else content[:2]
-        # Half precision is how it is kept, though float32 is how it comes out.
+        # It is stored in half precision, and unpacked as float32.
         yield "weight", weight.half() if half else weight
         if bias is not None:
             yield "bias", bias

@@ -64,7 +64,7 @@ def quickly(record: Callable[P, Record]) -> Callable[P, Record]:
 
 _hook_tables = itemgetter(*HOOK_TABLES)
 _held = object.__getattribute__
-"""Asks for what is really there, whatever a class makes of being asked."""
+"""Reads an attribute without the class's own `__getattribute__`."""
 _module, _slot = quickly(Module), quickly(Slot)
 
 
@@ -109,11 +109,11 @@ def shorten(text: str) -> str:
 
 _LONGEST = 40
 _Place = tuple[Any, str, str, ModuleId | None]
-"""A thing that is yet to be read, its name, its path, and the module that it is below."""
+"""An object still to be read, its name, its path, and its parent."""
 
 
 class _Kind(NamedTuple):
-    """What all things of one Python class have in common."""
+    """What all objects of one Python class have in common."""
 
     class_name: str
     """"" for scripted modules, whose Python class stands for every one that was compiled."""
@@ -123,7 +123,7 @@ class _Kind(NamedTuple):
 
 
 class _StructureReader:
-    """The reading of one model, whose modules share what they have in common."""
+    """Reads one model; equal parts of its modules are shared."""
 
     def __init__(self) -> None:
         self._modules: list[Module] = []
@@ -180,7 +180,7 @@ class _StructureReader:
                 if _is_hooked(held):
                     hooks = _hooks(held)
                 doing = "training"
-                # A scripted one keeps the flag on the other side of the language border.
+                # A scripted module keeps the flag in C++.
                 training = bool(thing.training if kind.is_scripted else held.get("training", True))
                 if kind.has_extra:
                     doing = "extra_repr"
@@ -273,7 +273,7 @@ def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
 
 
 def _parts(children: Mapping[Any, Any]) -> list[tuple[str, Any]]:
-    # Asked here, too: a call for each of very many modules costs more than the question.
+    # Checked here, too: calling the function for each of many modules costs more.
     return [
         (str(name), _unshelled(child) if isinstance(child, ScriptModule) else child)
         for name, child in children.items()

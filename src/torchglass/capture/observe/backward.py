@@ -61,7 +61,7 @@ class _ThreadNodes:
 
 
 class BackwardRecorder:
-    """Takes down the time, memory and gradients of nodes for the calls that own them."""
+    """Records the time, memory and gradients of nodes for the calls that own them."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class BackwardRecorder:
     ) -> None:
         self.is_active = True
         self.gradient_bytes: dict[int, int] = {}
-        """What the gradient of a parameter took when it came, by the id of the parameter."""
+        """The size of each parameter's gradient when it arrived, by id."""
         self._clock = clock
         self._wait = wait
         self._reader = reader
@@ -143,8 +143,8 @@ class BackwardRecorder:
         nodes = self._threads[thread]
         if task != nodes.task and not nodes.open:
             nodes = self._threads[thread] = _ThreadNodes(task)
-            # Else a sum that nothing more comes to would be held on to, and what the last node
-            # lets go of would be charged to nobody.
+            # Otherwise an unfinished sum would be kept alive, and what the last node frees would
+            # not be charged to any call.
             queue_callback(partial(self._ended, nodes))
         return nodes
 
@@ -176,7 +176,7 @@ class BackwardRecorder:
         """Take the gradient of a call's output."""
         if gradient is None:
             return
-        # A module that hands on what it is given has no nodes, and a backward that takes nothing.
+        # A module that returns its input has no nodes, and a backward that takes no time.
         backward = call.backward
         backward.total_ns = backward.total_ns or 0
         if self._gauge is not None:
@@ -208,7 +208,7 @@ class BackwardRecorder:
 
 
 class NodeHooks:
-    """What autograd calls around one node, until the watch has ended."""
+    """The hooks of one node, until the recorder is closed."""
 
     __slots__ = ("_recorder", "inputs", "outputs", "owner", "passed")
 
@@ -216,11 +216,11 @@ class NodeHooks:
         self._recorder = recorder
         self.owner = owner
         self.outputs: list[tuple[int, ObservedCall, str]] = []
-        """Which of the gradients that come are those of calls' outputs."""
+        """The arriving gradients that belong to outputs of calls."""
         self.passed: list[tuple[int, ObservedCall, Edge]] = []
-        """Which of them go through a call unchanged."""
+        """Those that pass through a call unchanged."""
         self.inputs: list[tuple[int, ObservedCall, Edge]] = []
-        """Which of the gradients that it makes are for calls' inputs."""
+        """The computed gradients that belong to inputs of calls."""
 
     def begin(self, gradients: Gradients) -> None:
         if self._recorder.is_active:
@@ -255,7 +255,7 @@ class ParameterHooks(NodeHooks):
         if not self._recorder.is_active or parameter is None:
             return
         with self._recorder.fence:
-            # An optimizer that steps in the backward may have taken the gradient away again.
+            # An optimizer that steps in the backward may have removed the gradient.
             gradient = parameter.grad if parameter.grad is not None else given[0]
             self._recorder.end(self, (gradient,))
             if gradient is not None:
@@ -263,7 +263,7 @@ class ParameterHooks(NodeHooks):
 
 
 class GraphHooks:
-    """Hooks the nodes that calls make, pass by pass, and holds none of them."""
+    """Hooks the nodes that calls create, pass by pass, and keeps none of them alive."""
 
     def __init__(self, recorder: BackwardRecorder, parameters: Iterable[torch.Tensor]) -> None:
         self._recorder = recorder
@@ -367,7 +367,7 @@ class GraphHooks:
         number = node_number(node)
         hooks = self._hooked.get(number) if number != UNNUMBERED else None
         if hooks is None:
-            # It was there before the call, as what an identity returns was.
+            # It was created before the call, as for the output of an identity.
             hooks = NodeHooks(self._recorder, None)
             self._handles.add(node.register_prehook(hooks.look))
             if number != UNNUMBERED:

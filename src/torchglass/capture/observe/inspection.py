@@ -41,7 +41,7 @@ _FORGOTTEN = "only the latest {keep} calls of each module are listed"
 def inspected_model(
     recorder: ModuleRecorder, index: int, model: nn.Module, name: str
 ) -> InspectedModel:
-    """The record of one of the models that a recorder watches."""
+    """The record of one of a recorder's models."""
     recorder.finish_reading()
     histories = {path: history for (of, path), history in recorder.histories.items() if of == index}
     modules = list(_modules(recorder, model, histories))
@@ -160,7 +160,7 @@ def _notes(
 
 
 Progress = Callable[[int, int], None]
-"""Is told how many of how many calls are done."""
+"""Receives the number of finished calls and the total."""
 
 
 @retried_with_gradients
@@ -175,7 +175,7 @@ def inspect_run(
     progress: Progress | None = None,
     gradients: bool = False,
 ) -> InspectedModel:
-    """Run a model from the same state three times, and put together what was seen."""
+    """Run a model three times from the same state, and combine the records."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"inspect takes an nn.Module, not {type(model).__qualname__}")
     usual = RecordOptions(backward=backward, depth=depth)
@@ -214,7 +214,7 @@ def _run(
 
 
 class _InspectionObserver(RunObserver):
-    """Takes the record of a run while the gradients that it made are still there."""
+    """Takes the record of a run while its gradients still exist."""
 
     seen: InspectedModel
 

@@ -30,7 +30,7 @@ Edge = tuple[int, int]
 
 _NO_CALLS = Totals()
 _DROPPED_TOGETHER = 16
-"""So many calls are dropped at a time, which takes less time than one by one."""
+"""Calls that are dropped together, which is faster than one by one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class CallBackward:
 
 
 class ObservedCall:
-    """One run of a module, from when it begins on."""
+    """One call of a module, running or ended."""
 
     __slots__ = (
         "_backward",
@@ -77,7 +77,7 @@ class ObservedCall:
     start_ns: int
     start_bytes: int
     lost_ns: int
-    """The time that measuring had taken up to the start."""
+    """The time that measuring had taken before the start."""
     total_ns: int
     error: str
 
@@ -204,7 +204,7 @@ class ObservedCall:
 
 
 class ModuleHistory:
-    """The calls of one module of a model: the latest `keep` one by one, all of them as totals."""
+    """The calls of one module: the latest `keep` of them, and the totals of all."""
 
     __slots__ = ("_dropped", "_keep", "_latest", "_reader", "begun", "class_name", "model", "path")
 
@@ -263,7 +263,7 @@ def nearest_around(one: ObservedCall, other: ObservedCall) -> ObservedCall | Non
 
 
 def joined(every: Iterable[Stats | None]) -> Stats | None:
-    """The statistics of the values of all these tensors taken together."""
+    """The statistics of the values of several tensors together."""
     parts = [stats for stats in every if stats is not None]
     return histograms.joined(parts) if len(parts) > 1 else next(iter(parts), None)
 

@@ -105,7 +105,7 @@ def statistics_recorder(
     budget_bytes: int = 0,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> ModuleRecorder:
-    """A recorder of forwards alone, as `tg.record` needs it."""
+    """A recorder of forwards only, for `tg.record`."""
     options = RecordOptions(
         backward=False,
         memory=False,
@@ -134,7 +134,7 @@ class _PassReport:
 
 
 class ModuleRecorder(ModuleStack[ObservedCall]):
-    """Records the calls of the modules of some models, and of modules that these call."""
+    """Records the calls of the modules of several models, and of modules that they call."""
 
     def __init__(
         self,
@@ -154,15 +154,15 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         self.histories: dict[tuple[int, str], ModuleHistory] = {}
         """By model and path, in the order of their first calls."""
         self.call_ended: Callable[[ObservedCall], None] | None = None
-        """Is told of each call that has ended."""
+        """Called with each call that has ended."""
         self._paths = [{id(module): path for path, module in modules} for modules in located]
         """For each model the paths of its modules, by id."""
         self._known: dict[int, ModuleHistory] = {}
         self._clock = StandingClock(clock)
-        # A module is done when its device is. At level "shapes" nothing waits for a device.
+        # A module has finished when its device has. Level "shapes" does not wait for devices.
         self._wait = None if options.level == "shapes" else waiting()
         self._reader = StatisticsReader(self.level, options.copy_bytes)
-        # Without values and copies, tensors of a kind are all alike.
+        # Without values and copies, all tensors of a kind are equal.
         is_quick = options.level == "shapes" and not options.copy_bytes
         self._read = self._reader.read_shape if is_quick else self._reader.read
         self._reads_tensors = options.forward and options.level is not None
@@ -172,7 +172,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         """Prepare what is recorded besides values: memory and backwards."""
         options = self.options
         tensors = tensors_of(located) if options.memory or options.backward else []
-        # Below a dispatch mode compiled code does not run as it does without.
+        # Compiled code runs differently below a dispatch mode.
         self.weighs = options.memory and not has_compiled(module for _, module in located)
         self._gauge = gauge_for(tensors, self._clock) if self.weighs else None
         self._watching = contextlib.ExitStack()
@@ -351,7 +351,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
     def _history(self, module: nn.Module) -> ModuleHistory | None:
         """The history of a module, or None if it is not observed.
 
-        A module that is in no model has a place below the one that called it.
+        A module that is in no model is placed below its caller.
         """
         around = None if self.current is None else self.current.history
         holders = [model for model, paths in enumerate(self._paths) if id(module) in paths]

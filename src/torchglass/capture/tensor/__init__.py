@@ -1,1 +1,1 @@
-"""Tensors described, measured, located and kept in files."""
+"""Describes, measures and saves tensors."""

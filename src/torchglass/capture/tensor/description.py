@@ -37,7 +37,7 @@ COMPRESSED_INDICES = {
 
 
 def describe(tensor: torch.Tensor) -> TensorSpec:
-    """What a tensor is, for any tensor there is; what cannot be found out is left open.
+    """The description of any tensor; what cannot be read is left out.
 
     A subclass that wraps tensors has its own shape and the bytes of what it wraps: a DTensor shows
     the shape of the whole and the bytes that lie on this rank. A nested tensor shows the shape of
@@ -54,7 +54,7 @@ def describe(tensor: torch.Tensor) -> TensorSpec:
 
 
 def inner_tensors(tensor: Any) -> list[torch.Tensor]:
-    """What an instance of a wrapper subclass is made of; nothing for all other tensors."""
+    """The inner tensors of a wrapper subclass; empty for other tensors."""
     if not is_traceable_wrapper_subclass(tensor):
         return []
     names, _ = tensor.__tensor_flatten__()
@@ -136,9 +136,9 @@ _MOST_SAMPLED = 1 << 16
 
 
 def corner(tensor: torch.Tensor) -> str:
-    """The first numbers of the last two dimensions as torch prints them, "..." if there are more.
+    """The first values of the last two dimensions as torch prints them, "..." if there are more.
 
-    "" for a tensor that has no such numbers: sparse, nested, or one that holds no data.
+    "" for a tensor without such values: sparse, nested, or on the meta device.
     """
     try:
         # Neither a subclass nor a tracing mode is to see what printing does.
@@ -153,9 +153,9 @@ def corner(tensor: torch.Tensor) -> str:
 
 
 def histogram(tensor: torch.Tensor, bins: int = 16) -> tuple[float, ...]:
-    """How many numbers lie in each of equal parts of the range, by a sample of a large tensor.
+    """The histogram of the values with bins of equal width; a large tensor is sampled.
 
-    Empty where there is nothing to tell apart, and for tensors that are not dense.
+    Empty if all values are equal, and for tensors that are not dense.
     """
     try:
         with DisableTorchFunction():
@@ -189,10 +189,10 @@ Load = Callable[[], torch.Tensor]
 Item = tuple[str, Any]
 
 _MOST_OBJECTS = 2000
-"""So many objects are opened for one result."""
+"""The number of objects that are opened for one result."""
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.Size, torch.dtype)
 _CLOSED = (nn.Module, torch.optim.Optimizer, types.ModuleType, type, weakref.ProxyTypes)
-"""What has tensors that are not part of a result, or that would answer for another object."""
+"""Objects whose tensors are not part of a result, and proxies of other objects."""
 
 
 def tensors_of_call(args: Args, kwargs: Kwargs) -> NamedTensors:
@@ -318,25 +318,25 @@ def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:
 
 
 NO_MEMORY = (RuntimeError, AttributeError, ValueError)
-"""What tensors raise that are sparse, nested or not initialised yet."""
+"""What sparse, nested and uninitialised tensors raise."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written into."""
-    # Tensors of inference mode do not count what is written into them.
+    # Tensors of inference mode do not count writes.
     return -1 if tensor.is_inference() else tensor._version
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor is still there.
+    """Whether the memory of a tensor still exists.
 
-    Some free it before the tensor, as FSDP does with weights that it has gathered; to look at such
-    a tensor ends the process.
+    FSDP frees the memory of gathered weights before the tensors; reading such
+    a tensor crashes the process.
     """
     try:
         return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
     except NO_MEMORY:
-        # It lies elsewhere, in tensors of its own.
+        # It is made of inner tensors.
         return True
 
 

@@ -1,7 +1,7 @@
 """Tensors of a trace in one safetensors file, which is read without running any code.
 
 What safetensors cannot hold as it is (sparse, nested, complex, quantized) is kept as the dense
-parts it is made of. How to put them together is told in the file's header, as JSON:
+parts it is made of. The file's header says how to put them together, as JSON:
 
     {"tensors/7.0": {"kind": "dense", "part": "4", "shape": [1, 384, 13, 13]}, …}
 
@@ -35,7 +35,7 @@ _CORRUPT = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError),
     SafetensorError,
 )
-"""What comes of a file that was damaged or made up."""
+"""What reading a corrupt or forged file raises."""
 _QUANTIZED = (torch.per_tensor_affine, torch.per_tensor_symmetric)
 
 
@@ -44,7 +44,7 @@ def write_tensors(
 ) -> None:
     """Write groups of tensors, each under its name, to a new file, with notes in its header."""
     parts, header = _encoded(groups)
-    # The library makes files that only their owner can read; one that is there keeps its mode.
+    # safetensors creates files that only their owner can read; an existing one keeps its mode.
     path.touch()
     mode = path.stat().st_mode
     save_file(parts, path, {**header, **(notes or {})})
@@ -70,7 +70,7 @@ def pack_tensors(groups: Mapping[str, Tensors]) -> bytes:
 
 
 def unpack_tensors(packed: bytes, group: str) -> dict[Key, torch.Tensor]:
-    """A group of tensors out of what `pack_tensors` made."""
+    """A group of tensors from what `pack_tensors` returned."""
     try:
         # The header's length in eight bytes, then the header.
         header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
@@ -165,12 +165,12 @@ def _encoded(groups: Mapping[str, Tensors]) -> tuple[dict[str, torch.Tensor], di
 
 
 class _Encoder:
-    """Takes tensors apart into dense parts, and stores what lies in one memory once."""
+    """Takes tensors apart into dense parts, and stores shared memory once."""
 
     def __init__(self) -> None:
         self.parts: dict[str, torch.Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
-        # Kept, so that no other tensor comes to lie where one of them lay.
+        # Kept alive, so that no other tensor gets the same address.
         self._seen: list[torch.Tensor] = []
         self._memories: set[tuple[torch.device, int]] = set()
 

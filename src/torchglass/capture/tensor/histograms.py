@@ -19,14 +19,14 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 
 ROOM = 4
-"""How many times the bins that the bulk takes a grid may have."""
+"""A grid has at most this many times the bins that the bulk of the values takes."""
 _BEYOND = 100
-"""One in so many numbers on either side may be an outlier."""
+"""One in this many values on either side may be an outlier."""
 _EXACT_BITS = 52
-"""A float tells apart so many halvings of its largest power of two."""
+"""The bits of a float's mantissa."""
 _FINEST, _COARSEST = -1000, 1023
 _OF_ONE_VALUE = 6
-"""A number that stands alone gets a bin of its own size over two to this power."""
+"""The bin of a single value is as wide as the value over two to this power."""
 _OF_ZEROS = -30
 
 
@@ -50,7 +50,7 @@ def grids(rows: Numbers, bins: int) -> list[Grid]:
         finite = rows.shape[1] - np.isnan(ordered).sum(axis=1)
         exponents = _exponents(ordered, finite, bins)
         cells = np.floor(ordered * np.ldexp(1.0, -exponents)[:, None])
-        # The smallest numbers become zero when they are divided, and would lose their sign.
+        # The smallest values become zero when they are divided, and would lose their sign.
         cells[(cells == 0) & (ordered < 0)] = -1
         starts = _starts(cells, finite, bins)
         counts = _count(cells - starts[:, None], bins * ROOM)
@@ -61,7 +61,7 @@ def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt
     """The bin width of each row, as a power of two: the bulk takes at most `bins`."""
     beyond = finite // _BEYOND
     low, high = _at(ordered, beyond), _at(ordered, finite - 1 - beyond)
-    # Halves, because the whole may be more than a float can say.
+    # Halves, because the whole range may overflow.
     half = high / 2 - low / 2
     largest = np.maximum(np.abs(low), np.abs(high))
     wanted = np.ceil(np.log2(half) + 1 - math.log2(bins))
@@ -83,7 +83,7 @@ def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
 
 def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
     """How many values of each row are in each bin."""
-    # What is in none of them goes into one more, which is left off again.
+    # What is in no bin goes into an extra one, which is dropped.
     inside = np.where((places >= 0) & (places < room), places, room).astype(np.intp)
     inside += np.arange(len(places))[:, None] * (room + 1)
     flat = np.bincount(inside.ravel(), minlength=len(places) * (room + 1))
@@ -101,7 +101,7 @@ def _trimmed(
     lengths[~filled.any(axis=1)] = 0
     firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64) + begins
     places = np.arange(len(counts)) * counts.shape[1] + begins
-    # Bytes become numbers only where they are wanted, and most bins are empty.
+    # Bytes are converted only where they are needed, and most bins are empty.
     flat: Sequence[int] = (
         counts.astype(np.uint8).tobytes() if counts.max() < 1 << 8 else counts.ravel().tolist()
     )

@@ -14,12 +14,12 @@ from torchglass.capture.tensor.description import NO_MEMORY, PLAIN_CLASSES
 from torchglass.capture.torch_internals import storage_address
 
 _MOST_COMPARED = 1 << 22
-"""Above so many elements, two interleaved tensors are taken to meet."""
+"""Above this many elements, two interleaved tensors are assumed to overlap."""
 _weak = weakref.ref
 
 
 View = tuple[Any, ...]
-"""What a tensor shows: first what gives its storage for as long as that lives."""
+"""What a tensor shows; the first item is a weak reference to its storage."""
 
 
 class Extent(NamedTuple):
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
     """Its last byte."""
     run: int
     period: int
-    """From one run to the next; 0 where there is but one."""
+    """From one run to the next; 0 if there is only one."""
     solid: bool
     """Whether all bytes of the runs are the tensor's; where three strides nest, some are not."""
     item: int
@@ -93,7 +93,7 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
 
 
 def extent_of_view(view: View) -> Extent | None:
-    """The memory that a tensor showed; None if it had none, or if that is gone."""
+    """The memory that a tensor showed; None if it had none, or if it was freed."""
     storage = view[0]()
     if storage is None or 0 in view[2]:
         return None
@@ -111,7 +111,7 @@ def _extent(
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
-    """A number for a tensor's storage, no other's while it lives; None as in `extent_of`."""
+    """A number that no other storage has while this one exists; None as in `extent_of`."""
     try:
         return storage_address(tensor.untyped_storage()) if tensor.numel() else None
     except NO_MEMORY:
@@ -147,7 +147,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What lies under a tensor that shows some elements of its memory more than once."""
+    """The memory of a tensor that shows some of its elements more than once."""
     if not _is_plain(tensor) or tensor.is_meta:
         return None
     span = 1 + sum(

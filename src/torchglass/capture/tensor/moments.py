@@ -27,7 +27,7 @@ _DEVICE_CHUNK = 1 << 24
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Where the squares of float32 neither vanish nor overflow."""
 _FAR = 10
-"""How many times the squares around a mean that of the mean itself may be, and they are exact."""
+"""Squares around the mean are exact up to this ratio to the square of the mean."""
 _RANGED = {
     torch.float64,
     torch.float32,
@@ -56,7 +56,7 @@ Column = npt.NDArray[np.float64]
 
 
 def measure(tensor: torch.Tensor) -> Stats | None:
-    """The numbers of a tensor summed up; None where there are none to see (empty, meta, fake, …).
+    """The statistics of a tensor; None if it has no values (empty, meta, fake, …).
 
     A complex tensor is measured by its magnitudes, a sparse one by the values that it stores, a
     DTensor by its part on this rank. `std` is the sample's, 0 for a single value.
@@ -71,7 +71,7 @@ def measure(tensor: torch.Tensor) -> Stats | None:
 
 
 def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense tensor that holds the numbers of another, copied only where they are negated."""
+    """The dense tensor with the values of another, copied only if they are negated."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta:
         return None
     if tensor.is_nested:
@@ -87,7 +87,7 @@ def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if tensor.is_quantized:
         return tensor.detach().dequantize()
-    # A storage given back, as FSDP does between passes, must not be read.
+    # A storage that FSDP has freed between passes must not be read.
     return tensor.detach().resolve_neg() if tensor.untyped_storage().nbytes() else None
 
 
@@ -102,7 +102,7 @@ def _measured(values: torch.Tensor) -> Stats | None:
 
 
 class Moments:
-    """What is known of the numbers added so far. A chunk far from zero is shifted by its own mean,
+    """The moments of the values added so far. A chunk far from zero is shifted by its own mean,
     so that a small spread around it is not lost; chunks are joined in double precision."""
 
     def __init__(self, exponent: int = 0) -> None:
@@ -147,7 +147,7 @@ class Moments:
     def _add(self, chunk: torch.Tensor) -> None:
         chunk = plain_numbers(chunk)
         if self._exponent:
-            # In two steps, as a power of two may be too large where what comes of it is not.
+            # In two steps, as the power of two may overflow where the product does not.
             half = -self._exponent // 2
             chunk = chunk * 2.0**half * 2.0 ** (-self._exponent - half)
         wide = chunk.dtype in _WIDE
@@ -180,7 +180,7 @@ class Moments:
         mean = chunk.sum().item() / count
         squares = torch.dot(chunk, chunk).item() - mean * mean * count
         if squares * _FAR < mean * mean * count:
-            # Rounded as the numbers are: else more would be taken off them than is put back.
+            # Rounded like the values: otherwise more would be subtracted than is added back.
             mean = chunk.new_tensor(mean).item()
             rest = chunk - mean
             offset = rest.sum().item() / count
@@ -240,16 +240,16 @@ def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 class Rows(NamedTuple):
-    """The statistics of tensors that are all alike, as columns of plain numbers."""
+    """The statistics of tensors of one shape and dtype, as columns."""
 
     size: int
-    """How many numbers each tensor has."""
+    """The number of values of each tensor."""
     lows: list[float]
     highs: list[float]
     means: list[float]
     deviations: list[float]
     others: dict[int, Stats | None]
-    """By their index, those that columns are not exact enough for."""
+    """By index, those for which the columns are not exact."""
 
     def stats(self) -> list[Stats | None]:
         columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
@@ -263,7 +263,7 @@ class Rows(NamedTuple):
 
 
 def measure_rows(tensors: torch.Tensor) -> Rows:
-    """What `measure` finds in each of some stacked tensors, which are ours to write over."""
+    """What `measure` finds in each of some stacked tensors, which may be overwritten."""
     with quietly():
         rows = tensors.reshape(len(tensors), -1)
         try:
@@ -284,7 +284,7 @@ def _rows_measured(rows: torch.Tensor) -> Rows:
     is_far = is_finite & ~is_exact
     far = rows[torch.from_numpy(is_far)].double() if is_far.any() else None
     others = {index: measure(rows[index]) for index in np.flatnonzero(~is_finite).tolist()}
-    # What is not finite is among the others, whatever comes out for it here.
+    # What is not finite is among the others; its result here is not used.
     with np.errstate(invalid="ignore", over="ignore"):
         means, deviations = _spread(rows)
         if far is not None:
@@ -305,7 +305,7 @@ def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
     means, squares = _moments(rows)
     if (squares * _FAR < means * means * count).any():
         # Shifted by its mean, a small spread around a large mean is not lost. The mean is rounded
-        # as the numbers are: else more would be taken off them than is put back.
+        # like the values: otherwise more would be subtracted than is added back.
         shifts = torch.from_numpy(means).to(rows.dtype)
         offsets, squares = _moments(rows.sub_(shifts.unsqueeze(1)))
         means = _column(shifts) + offsets
@@ -315,7 +315,7 @@ def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
 def _scaled_spread(rows: torch.Tensor, largest: Column) -> tuple[Column, Column]:
     """The same for float64 rows whose squares vanish or overflow: each row is scaled first."""
     exponents = np.frexp(largest)[1]
-    # In two steps, as a power of two may be too large where what comes of it is not.
+    # In two steps, as the power of two may overflow where the product does not.
     half = -exponents // 2
     for power in (half, -exponents - half):
         rows *= torch.from_numpy(np.ldexp(1.0, power)).unsqueeze(1)
@@ -363,7 +363,7 @@ def row_norms(values: torch.Tensor, first: int = 0) -> torch.Tensor:
 
 
 def length(tensors: Iterable[torch.Tensor]) -> float:
-    """The L2 norm of the numbers of dense tensors taken together, whatever their size."""
+    """The L2 norm of the values of dense tensors together, for any magnitude."""
     lengths = []
     for tensor in (each for each in tensors if each.numel()):
         stats = Moments.of(tensor).stats()
@@ -376,14 +376,14 @@ def length(tensors: Iterable[torch.Tensor]) -> float:
 
 
 _DISTANCES_CHUNK = 1 << 22
-"""So many numbers are looked at together: two tensors that do not fit into memory twice."""
+"""Values that are compared together: two tensors may not fit into memory twice."""
 
 
 def distances(before: Mapping[str, Load], after: Mapping[str, Load]) -> dict[str, float]:
-    """For each name that both have with one shape, the length of the difference over the old one.
+    """For each name in both with the same shape: the norm of the change over the old norm.
 
     It is NaN where values are not finite on one side alone, and Inf where all old ones are zero.
-    What has no values to compare, as a tensor on "meta" has none, is left out.
+    Tensors without values, such as those on "meta", are left out.
     """
     found = {}
     for name in before.keys() & after.keys():

@@ -1,1 +1,1 @@
-"""Everything that one pass does: ops, calls, values, and the proof by replay."""
+"""Records everything that a pass does: ops, calls and values, and checks it by replay."""

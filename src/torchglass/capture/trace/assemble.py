@@ -44,21 +44,21 @@ from torchglass.records.trace import (
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedPass:
-    """A pass: the record of it, and the tensors that flowed."""
+    """A pass: its record and its tensors."""
 
     trace: TraceRecord
     tensors: Mapping[Output, torch.Tensor]
-    """What each op made, as it was then."""
+    """The outputs of each op, as they were then."""
     gradients: Mapping[Output, torch.Tensor]
-    """The gradients of what each op made, as far as a backward has come."""
+    """The gradients of each op's outputs, as far as a backward has come."""
     events: Sequence[Rerun | None]
-    """What is needed to run each op again; None for one that cannot be or was not asked for."""
+    """What is needed to rerun each op; None if it cannot be, or was not requested."""
     sources: Mapping[OpId, tuple[torch.Tensor, ...]]
     """The tensors themselves of the ops that have no event: the inputs."""
     before_writes: Callable[[torch.Tensor], torch.Tensor]
     """A tensor from outside the pass, as it was before the pass wrote into it."""
     out_of_sight: Mapping[int, torch.Tensor]
-    """Gradients that a backward in the pass has added to, which is no op of it, by id."""
+    """Gradients that a backward in the pass has added to, by id: a backward is not an op."""
     lazy: Mapping[int, torch.Tensor]
     """Parameters and buffers of the model that had no shape when the pass began, by id."""
     random_state: torch.Tensor
@@ -66,7 +66,7 @@ class CapturedPass:
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""
     ran: Collection[OpId]
-    """The ops that ran, which are all but inputs, outputs and calls out of sight."""
+    """The ops that ran: all except inputs, outputs and calls whose ops are not visible."""
 
     @cached_property
     def ordinals(self) -> Mapping[OpId, int]:
@@ -79,7 +79,7 @@ class CapturedPass:
 
 
 class _CallPlace(NamedTuple):
-    """Where a call stands: its record's id, its path, and where in the code it was made.
+    """The place of a call: its record's id, its path, and where in the code it was made.
 
     Its location is the first call that was made there.
     """
@@ -95,7 +95,7 @@ _OUTSIDE = _CallPlace(CallId(-1), "", CallId(-1), None)
 
 @collector_paused()
 def assemble(recorder: PassRecorder) -> CapturedPass:
-    """The records of all that a recorder took down, and no longer has then: most is in both."""
+    """The records of a recorder's events, which it releases: most data is in both."""
     assembly = Assembly(recorder.model)
     events = recorder.events
     events.reverse()
@@ -105,7 +105,7 @@ def assemble(recorder: PassRecorder) -> CapturedPass:
 
 
 def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
-    """What an assembly has made of the events of a recorder."""
+    """The pass that an assembly has made of a recorder's events."""
     failed = assembly.failed(recorder.failure) if recorder.failure else None
     calls, ops = assembly.end()
     trace = TraceRecord(
@@ -140,7 +140,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
 
 
 class Assembly:
-    """The records of a pass so far. Only the tensors of ops that `wanted` wants are held."""
+    """The records of a pass so far. Only the tensors of ops that `wanted` selects are kept."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Assembly:
         self.calls: list[CallRecord] = []
         self.events: list[Rerun | None] = []
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
-        """The tensors of the ops that have no event, and by what the recorder knows them."""
+        """The tensors of the ops that have no event, with the recorder's keys."""
         self.ran: dict[OpId, int] = {}
         """The number of the event of each op that ran."""
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
@@ -159,9 +159,9 @@ class Assembly:
         self._wanted = wanted
         self._reruns = RerunBuilder()
         self._known: dict[int, str | CallId] = {}
-        """The paths of the model's modules by id, which give way to the last call of each."""
+        """The path of each module of the model by id, or its last call once it was called."""
         self._unknown: Counter[str] = Counter()
-        """How often those were called that it does not hold, by the paths they are given."""
+        """The number of calls of modules that the model does not hold, by path."""
         self._arguments_of: dict[type[nn.Module], Sequence[str]] = {}
         self._linker = self._linker_for(model, all_kept=wanted is None)
 
@@ -334,7 +334,7 @@ class Assembly:
 
 
 def argument_names(module: nn.Module) -> list[str]:
-    """What `forward` calls its positional arguments, as far as it names them."""
+    """The names of the positional arguments of `forward`."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):

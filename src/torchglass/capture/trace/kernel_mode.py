@@ -119,7 +119,7 @@ _OUTSIDE = _Home(None, ())
 
 
 class _Homes:
-    """Tells where kernels belong, and remembers it of the autograd nodes that they make.
+    """Finds where kernels belong, and remembers it for the autograd nodes that they create.
 
     A node is made right before the kernel that it is the backward of.
     """
@@ -147,7 +147,7 @@ class _Homes:
         call, chain = self._listener.current, chain_from(frame, self._chains)
         if chain:
             return _Home(call, chain)
-        # The forward is no Python but a script: its kernels are told apart by number.
+        # The forward is not Python but a script: its kernels are numbered.
         if call is not self._script:
             self._script, self._part = call, 0
         self._part += 1
@@ -165,7 +165,7 @@ class _Homes:
     def _of_part(self, node: Any) -> _Home:
         """The home of the next kernel of a running node: its kernels are numbered."""
         number = node_number(node)
-        # What adds a gradient to its parameter has no number; it runs right after whoever made it.
+        # The node that adds a gradient to its parameter has no number; it runs after its creator.
         if number not in (self._node, UNNUMBERED):
             self._node, self._name, self._part = number, node.name(), 0
             made = number - (self._name == _MADE_AFTER_ITS_KERNEL)
@@ -209,7 +209,7 @@ def _written(
 
 
 def is_made_of_others(func: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether an op that is written in terms of others has no kernel for these very tensors."""
+    """Whether a composite op has no kernel of its own for these tensors."""
     return all(
         tensor.layout is torch.strided
         and not tensor.is_nested

@@ -62,7 +62,7 @@ class OpEvent(NamedTuple):
     kwargs: Kwargs
     output: Any
     call: Any
-    """The module call it ran in, whatever the observer of modules calls that."""
+    """The module call it ran in, as the observer represents it."""
     chain: Chain
     """From the op's caller out to its module's forward."""
     start_ns: int
@@ -82,13 +82,13 @@ class OpEvent(NamedTuple):
 
 
 class UnwrappedEvent(OpEvent):
-    """One inside `vmap`, `grad` or the like, which tell how its arguments are to be taken."""
+    """An op inside `vmap`, `grad` or a similar transform."""
 
     __slots__ = ()
 
 
 def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The tensors that an op returned; what it wrote, where it returned none."""
+    """The tensors that an op returned; if it returned none, what it wrote."""
     if isinstance(output, torch.Tensor):
         return (output,)
     return tuple(iter_tensors(output)) or written
@@ -103,7 +103,7 @@ _RECORD, _OPEN, _PASS = Handling.RECORD, Handling.OPEN, Handling.PASS
 
 
 class OpListener(Protocol):
-    """Who is told of the operations."""
+    """Receives the operations."""
 
     @property
     def current(self) -> Any:
@@ -119,7 +119,7 @@ class OpListener(Protocol):
         """An op raised, so the event has no output."""
 
     def missed(self, problem: Exception) -> None:
-        """An error came out of looking at an op, which has run or will run as without us.
+        """An error of ours at an op, which runs anyway.
 
         It is a warning; what was raised on purpose is raised again.
         """
@@ -213,7 +213,7 @@ class OpMode(TorchFunctionMode):
 
 
 CHANGEABLE = frozenset({list, tuple, dict})
-"""Containers that a model may change after a call, or that may hold such ones."""
+"""Containers that a model may change after a call, or that may contain such ones."""
 
 
 def unchanging(value: Any, depth: int = 0) -> Any:
@@ -303,7 +303,7 @@ def _grad_fn(output: Any) -> str:
     if tensor is None:
         return ""
     if function_mode_count():
-        # A mode of the user's shall not see us ask.
+        # The user's modes must not see this.
         with DisableTorchFunction():
             node = tensor.grad_fn
     else:
@@ -312,9 +312,9 @@ def _grad_fn(output: Any) -> str:
 
 
 def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chain:
-    """The way from an op out to the forward it is in: ops of one way are one op, repeated.
+    """The code from an op out to its module's forward: ops with the same chain are repeats.
 
-    One that is known is given as it was, and becomes known otherwise.
+    Equal chains are one object, which `known` keeps.
     """
     chain: Chain = ()
     while frame is not None:

@@ -4,7 +4,7 @@
         model(x)
     captured = assemble(recorder)       # in capture.trace.assemble
 
-While the pass runs, calls and ops are only taken down, in one stream.
+While the pass runs, calls and ops are only recorded, in one list.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from torchglass.capture.trace.saved_tensors import Key, Snapshots
 from torchglass.errors import CaptureError, Fence
 
 Level = Literal["torch", "aten"]
-"""Torch functions as Python calls them, or the kernels that they come down to."""
+"""Torch functions as Python calls them, or the kernels that they run."""
 
 Edit = Callable[[Any], Any]
-"""What an op returned, to what its caller shall get instead."""
+"""Takes what an op returned; returns what its caller gets instead."""
 
 _clock = time.perf_counter_ns
 
@@ -80,7 +80,7 @@ class TracedCall:
 
 
 class DroppedEvent:
-    """An event of which nothing is kept."""
+    """An event that is not kept."""
 
     results: tuple[torch.Tensor, ...] = ()
 
@@ -141,7 +141,7 @@ _gradient_fence = Fence("some gradients of a trace were not recorded")
 
 
 class PassRecorder(ModuleStack[TracedCall]):
-    """Takes down calls and ops in the order in which they come. Never raises into the pass."""
+    """Records calls and ops in order. Never raises into the pass."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class PassRecorder(ModuleStack[TracedCall]):
     ) -> None:
         """`edits` and `stop_after` name ops by their number among the ops of the pass.
 
-        `keep` is shown each event with its number, and what it does not want is let go at once;
+        `keep` gets each event with its number, and what it rejects is released at once;
         without it all is kept until the pass has ended.
         """
         # Paths are found after the pass, when its records are made.
@@ -330,7 +330,7 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
 @uninterruptible
 def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
     if level == "aten":
-        # Below, nobody sees them being given their shapes.
+        # Kernels do not show when these get their shapes.
         recorder.snapshots.note_lazy(_held_by(recorder.model))
         with mode_on(KernelMode(recorder)):
             yield

@@ -141,9 +141,9 @@ class OpLinker:
     def __init__(
         self, parameters: dict[int, str | Operand], buffers: Mapping[int, str], *, all_kept: bool
     ) -> None:
-        """The names of what the model holds, by id. A parameter's gives way to what ops make of it.
+        """The names of the model's tensors, by id. A parameter's is replaced by its operand.
 
-        `all_kept` says that no tensor of the pass is freed before the last event has come.
+        `all_kept` says that no tensor of the pass is freed before the last event.
         """
         self._parameters = parameters
         self._buffers = buffers
@@ -212,7 +212,7 @@ class OpLinker:
         return OpRecord(id=id, function=function, call=call, operands=operands, outputs=made)
 
     def location(self, around: CallId, way: int, path: str, call: CallId) -> CallId:
-        """Of a call and those that were made where it was, whenever the pass came by, the first.
+        """The first of all calls that were made at the same place in the code.
 
         That is told by where the call around it was made, by which way the code came from there,
         and by the module.

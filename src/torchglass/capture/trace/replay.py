@@ -35,7 +35,7 @@ _UNDEFINED = frozenset(
 )
 """Ops whose results are whatever was in memory, or what `torch.tensor` put there out of sight."""
 _MOST_COMPARED = 1 << 24
-"""Above so many elements, tensors that repeat them are compared by their memory."""
+"""Above this many elements, tensors that repeat them are compared by their memory."""
 _OTHER_SHAPE = "a later op changed the shape of its result"
 _OTHER_RANDOM_STATE = "it draws random values, and the random state was changed outside the trace"
 
@@ -56,7 +56,7 @@ def validate(captured: CapturedPass, *, perturb: bool = True) -> Validation:
 
 
 class _OpReplay:
-    """What the replay has made so far, by the tensors of the pass that it stands for."""
+    """The results of the replay so far, by the tensors of the pass."""
 
     def __init__(self, captured: CapturedPass, perturb: bool) -> None:
         self._captured = captured
