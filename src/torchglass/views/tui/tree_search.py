@@ -209,57 +209,43 @@ class MatchOrder:
         self.order = order
         is_named = np.ones(len(matches), np.bool_) if named is None else named[matches]
         # They are usually in order already, which a stable sort detects at once.
-        self._named, self._others = (
+        by_name, others = (
             np.sort(order.places[part], kind="stable")
             for part in (matches[is_named], matches[~is_named])
         )
+        self._places = np.concatenate([by_name, others])
+        self.named_count = len(by_name)
 
     def __len__(self) -> int:
-        return len(self._named) + len(self._others)
-
-    @property
-    def named_count(self) -> int:
-        return len(self._named)
+        return len(self._places)
 
     def first(self, id: ModuleId) -> ModuleId | None:
         """The module if it matches by name, else the next one that does."""
-        if not len(self):
-            return None
-        place = self.order.places[id]
-        if len(self._named):
-            return self._match(int(np.searchsorted(self._named, place)) % len(self._named))
-        return self._match(int(np.searchsorted(self._others, place)))
+        count = self.named_count or len(self)
+        at = np.searchsorted(self._places[:count], self.order.places[id])
+        return self._match(int(at) % count) if count else None
 
     def next(self, id: ModuleId, direction: int) -> ModuleId | None:
-        """The next or previous match of a module, around the end; None if there are no matches."""
-        if not len(self):
-            return None
+        """The next or previous match of a module, wrapping around; None if there are no matches."""
         before = self._before(id)
-        return self._match(before + self.is_match(id) if direction > 0 else before - 1)
+        at = before + self.is_match(id) if direction > 0 else before - 1
+        return self._match(at % len(self)) if len(self) else None
 
     def number(self, id: ModuleId) -> int:
         return self._before(id) + 1
 
     def is_match(self, id: ModuleId) -> bool:
-        place = self.order.places[id]
-        return _is_in(self._named, place) or _is_in(self._others, place)
+        return bool((self._places == self.order.places[id]).any())
 
     def _before(self, id: ModuleId) -> int:
-        place = self.order.places[id]
-        if _is_in(self._others, place) or not len(self._named):
-            return len(self._named) + int(np.searchsorted(self._others, place))
-        return int(np.searchsorted(self._named, place))
+        """How many matches of its kind, and of the kinds before, come before a module."""
+        place, named = self.order.places[id], self.named_count
+        if named and place not in self._places[named:]:
+            return int(np.searchsorted(self._places[:named], place))
+        return named + int(np.searchsorted(self._places[named:], place))
 
     def _match(self, number: int) -> ModuleId:
-        number %= len(self)
-        named = len(self._named)
-        place = self._named[number] if number < named else self._others[number - named]
-        return ModuleId(int(self.order.ids[place]))
-
-
-def _is_in(places: Ids, place: int) -> bool:
-    at = int(np.searchsorted(places, place))
-    return at < len(places) and bool(places[at] == place)
+        return ModuleId(int(self.order.ids[self._places[number]]))
 
 
 _TURN_SECONDS, _REST_SECONDS = 0.01, 0.001
