@@ -235,9 +235,8 @@ def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
         raise ValueError("Use “...” only once")
     given = len(parts) - parts.count(_REST)
     if given > len(shape):
-        indices = "1 index" if given == 1 else f"{given} indices"
-        dimensions = "1 dimension" if len(shape) == 1 else f"{len(shape) or 'no'} dimensions"
-        raise ValueError(f"{indices} for {dimensions}")
+        dimensions = "1 dimension" if len(shape) == 1 else f"{len(shape)} dimensions"
+        raise ValueError(f"Too many indices: {given} for {dimensions}")
     at = parts.index(_REST) if _REST in parts else len(parts)
     missing = [":"] * (len(shape) - given)
     parts = [*parts[:at], *missing, *parts[at + 1 :]]

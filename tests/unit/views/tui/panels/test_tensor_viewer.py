@@ -355,7 +355,7 @@ def test_a_slice_is_read_as_python_reads_it(words: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("1, 2, 3, 4, 5", "5 indices for 4 dimensions"),
+        ("1, 2, 3, 4, 5", "Too many indices: 5 for 4 dimensions"),
         ("9", "index 9 is out of range: dimension 0 has size 8"),
         ("0, -4", "index -4 is out of range: dimension 1 has size 3"),
         ("0, x", "“x” is not an index"),
@@ -374,7 +374,7 @@ def test_what_is_wrong_with_a_slice_is_said(words: str, problem: str) -> None:
 
 def test_a_number_has_no_dimensions() -> None:
     assert read_slice("", ()) == ()
-    with pytest.raises(ValueError, match="1 index for no dimensions"):
+    with pytest.raises(ValueError, match="Too many indices: 1 for 0 dimensions"):
         read_slice("0", ())
 
 
