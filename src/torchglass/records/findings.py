@@ -31,7 +31,28 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem, and its location."""
+    """One problem: what it is, where, since when, and what to do.
+
+    Args:
+        severity: "error", "warning", or "info" for what may be meant.
+        kind: A stable name of the problem: "vanishing-gradient".
+        message: The problem in one sentence.
+        path: Dotted path of the module; "" is the model.
+        call: The call of the module, from 1.
+        op: The operation that caused it.
+        phase: "forward", "backward" or "optimizer".
+        source: The line of the user's code.
+        facts: The values behind it, also as `evidence`.
+        tensors: Tensors that are evidence.
+        step: The step in which it was found.
+        series: The series that shows it.
+        first_step: The step at which it began.
+        last_step: The last recorded step that shows it.
+        confidence: How sure it is, up to 1 for a proof.
+        consequences: What followed from it, one sentence each.
+        remedy: What to change.
+        see: The command that shows more.
+    """
 
     severity: Severity
     kind: str

@@ -25,7 +25,14 @@ _WIDTH = 100
 
 
 class Diagnosis:
-    """What is wrong with a training, where, since when, and what to do. Print it to read it."""
+    """What is wrong with a training, where, since when, and what to do. Print it to read it.
+
+    Args:
+        findings: The problems, causes first.
+        name: The name of the run or model.
+        status: How the run ended.
+        last_step: The last step that was recorded.
+    """
 
     def __init__(
         self,
@@ -141,14 +148,15 @@ def _details(one: Finding) -> Iterator[str]:
 def diagnose_reader(reader: Reader) -> Diagnosis:
     """The diagnosis of a run that was recorded, or is being recorded."""
     ids = [one.id for one in reader.series() if is_needed(one.path, one.name)]
-    found = reader.document(Findings)
+    found, facts = reader.document(Findings) or Findings(), reader.document(TrainingFacts)
     of_ranks = report(reader.ranks).findings if isinstance(reader, RanksReader) else ()
     view = TrainingView(
         tracks_of(reader.points_of(ids)),
-        facts=reader.document(TrainingFacts),
+        facts=facts,
         model=reader.model(),
         status=reader.status(),
-        findings=(found.at_steps or found.findings) if found is not None else (),
+        # Runs of earlier versions have no facts, and what they found is all there is.
+        findings=found.findings if facts is None else found.at_steps,
     )
     return Diagnosis(
         (*conclude(view), *of_ranks),

@@ -22,6 +22,8 @@ Verdict = Literal["healthy", "warning", "broken"]
 _SEVERITIES = ("error", "warning", "info")
 _MOST_CONSEQUENCES = 20
 _NUMBERS = ("nan", "inf")
+_FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
+"""What comes first of two findings of equal weight."""
 
 
 def conclude(view: TrainingView) -> tuple[Finding, ...]:
@@ -32,6 +34,11 @@ def conclude(view: TrainingView) -> tuple[Finding, ...]:
     return tuple(sorted(causes, key=_weight))
 
 
+def all_rules() -> dict[str, Rule]:
+    """Every rule by kind, those of the user included."""
+    return RULES
+
+
 def verdict(findings: Iterable[Finding]) -> Verdict:
     """How a training is, in a word."""
     worst = {one.severity for one in findings}
@@ -39,8 +46,8 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
 
 
 def _weight(one: Finding) -> tuple[int, int, float, int]:
-    kinds = list(RULES)
-    order = kinds.index(one.kind) if one.kind in RULES else -1
+    rule = RULES.get(one.kind)
+    order = _FAMILIES.index(rule.family) if rule and rule.family in _FAMILIES else -1
     return (
         _SEVERITIES.index(one.severity),
         0 if one.first_step is None else one.first_step,

@@ -1,0 +1,43 @@
+"""The kinds of findings in docs/diagnose.md, written from the rules themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchglass.analyse.diagnosis.conclude import all_rules
+from torchglass.analyse.diagnosis.rule import Rule
+
+PAGE = Path(__file__).parent / "diagnose.md"
+BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
+_AT_STEPS = (
+    ("nan", "A value is NaN. The finding is at the first place: input, module, loss or gradient."),
+    ("inf", "A value is Inf, and not one that a mask or a GradScaler takes care of."),
+)
+"""What single steps show, without a rule over the whole training."""
+
+
+def renewed(page: str) -> str:
+    """The page with the kinds as they are now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+
+
+def markdown() -> str:
+    """All kinds as a table for each family."""
+    families: dict[str, list[Rule]] = {}
+    for rule in dict.fromkeys(all_rules().values()):
+        families.setdefault(rule.family, []).append(rule)
+    lines = ["## What Torchglass finds", "", "### numbers", "", *_HEAD]
+    lines += [f"| `{kind}` | {text} |" for kind, text in _AT_STEPS]
+    for family, rules in families.items():
+        lines += ["", f"### {family}", "", *_HEAD]
+        lines += [f"| {_kinds(rule)} | {rule.text} |" for rule in rules]
+    return "\n".join([*lines, ""])
+
+
+_HEAD = ("| kind | what it is |", "|---|---|")
+
+
+def _kinds(rule: Rule) -> str:
+    return ", ".join(f"`{kind}`" for kind in rule.kinds)
