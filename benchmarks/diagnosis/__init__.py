@@ -44,6 +44,7 @@ KINDS = {
     "train-eval-gap": "evaluation computes something else than training, as with dropout left on",
     "not-frozen": "parameters are trained that the model says are frozen",
     "softmax-before-cross-entropy": "cross entropy gets probabilities instead of logits",
+    "nll-without-log-softmax": "NLLLoss gets logits or probabilities instead of log probabilities",
     "sigmoid-before-bce": "BCEWithLogits gets probabilities instead of logits",
     "relu-on-output": "a ReLU cuts off the negative half of a regression output",
     "loss-broadcast": "shapes such as (N, 1) and (N) are broadcast to (N, N) in the loss",

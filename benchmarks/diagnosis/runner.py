@@ -24,7 +24,7 @@ SLUGS = {
     "vanishing gradient": "vanishing-gradient",
     "exploding gradient": "exploding-gradient",
     "dead units": "dead-units",
-    "not in step": "ranks-differ",
+    "not finite": "nan",
 }
 """Kinds of findings that are not slugs yet."""
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.diagnosis import data
 from benchmarks.diagnosis.cases import Watch, fit, functional, planted
@@ -119,7 +119,7 @@ def one_batch_with_wrong_labels(watch: Watch) -> None:
 
 @planted("loss-spike", family=_FAMILY, on="GPT")
 def one_batch_of_noise_tokens(watch: Watch) -> None:
-    """A corrupt shard at steps 60 and 61 has random tokens; the loss doubles and comes back."""
+    """A corrupt shard at steps 60 and 61 has random labels; the loss jumps and comes back."""
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with watch(model) as watcher:
@@ -159,15 +159,20 @@ def next_tokens_of_another_sentence(watch: Watch) -> None:
     fit(watch, model, optimizer, batches, _next_token)
 
 
+class _ThrottledReLU(nn.ReLU):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return super().forward(x)
+
+
 def _rank(rank: int, watch: Watch, mistake: str) -> None:
     """One of two processes of a training whose gradients are averaged by hand."""
     torch.manual_seed(rank if mistake == "seed" else 0)
-    model = mlp(16, 32, 4)
+    is_slow = mistake == "slow" and rank == 1
+    model = mlp(16, 32, 4, activation=_ThrottledReLU if is_slow else nn.ReLU)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     watcher = watch(model, rank=rank)
     for step, (x, y) in enumerate(data.clusters(40, rank=rank)):
-        if mistake == "slow" and rank == 1:
-            time.sleep(0.03)
         if mistake == "nan" and rank == 1 and step == 20:
             x[0, 0] = float("nan")
         optimizer.zero_grad()
@@ -194,5 +199,5 @@ def one_rank_with_nan(watch: Watch) -> None:
 
 @planted("straggler", family="ranks", on="two ranks")
 def one_rank_that_is_slow(watch: Watch) -> None:
-    """Rank 1 loads its data 30 ms a step, and rank 0 waits for it at every all-reduce."""
+    """The card of rank 1 is throttled: its forward takes 50 ms longer, and rank 0 waits for it."""
     run_ranks(_rank, watch, "slow")

@@ -140,6 +140,22 @@ def softmax_in_the_loop(watch: Watch) -> None:
             watcher.log("loss", loss)
 
 
+@planted("nll-without-log-softmax", "loss-diverges", at=("", "head"), family=_FAMILY)
+def logits_in_nll_loss(watch: Watch) -> None:
+    """NLLLoss gets logits: it pays to make one of them ever larger, and the loss falls for ever."""
+    model = Classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    fit(watch, model, optimizer, data.clusters(60), nn.NLLLoss())
+
+
+@planted("nll-without-log-softmax", at=("", "7", "8"), family=_FAMILY, on="CNN")
+def probabilities_without_log_in_nll_loss(watch: Watch) -> None:
+    """NLLLoss gets probabilities: it is negative and ends at −1, with weak gradients."""
+    model = plain_convnet().append(nn.Softmax(-1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    fit(watch, model, optimizer, data.images(60), functional.nll_loss)
+
+
 @planted("sigmoid-before-bce", at=("", "3", "2"), family=_FAMILY)
 def sigmoid_layer_before_bce_with_logits(watch: Watch) -> None:
     """The model ends in nn.Sigmoid, and BCEWithLogitsLoss applies another."""
