@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import TargetError
 from torchglass.records.findings import Findings
+from torchglass.records.model import Model
 from torchglass.targets.names import resolve
 from torchglass.targets.readers import NOT_LIVE, is_live, is_reader, is_run, open_reader, read
 
@@ -113,8 +114,8 @@ def _unpacked(target: object) -> object:
     if not type(target).__module__.startswith("torchglass."):
         return target
     from torchglass.results.run import SavedRun
-    from torchglass.results.summary import Summary
 
     if isinstance(target, SavedRun):
         return target.reader
-    return target.model if isinstance(target, Summary) else target
+    model = getattr(target, "model", None)
+    return model if isinstance(model, Model) else target

@@ -113,6 +113,7 @@ def hold(model: Model, *documents: Document) -> Reader:
 
 def reader_of_result(target: object) -> Reader | None:
     """A reader of the result of another verb; None for anything else."""
+    from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
     from torchglass.results.profile import Profile
     from torchglass.results.run import SavedRun
@@ -129,6 +130,8 @@ def reader_of_result(target: object) -> Reader | None:
         return hold(target.model, target.footprint)
     if isinstance(target, Profile):
         return hold(target.model, measures(target.rows, {}, {}, target.timing.notes))
+    if isinstance(target, Flops):
+        return hold(target.model, measures({}, target.rows, {}, target.work.notes))
     return None
 
 

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
     "summary": (tg.summary, None),
     "trace": (tg.trace, TraceRecord),
     "memory": (tg.memory, Footprint),
+    "flops": (tg.flops, Measures),
     "profile": (lambda *given: tg.profile(*given, warmup=0, repeats=1), Measures),
 }
 
@@ -35,6 +36,15 @@ def test_a_result_brings_its_model_and_what_it_found(verb: str) -> None:
     assert [module.path for module in reader.model().modules] == ["", "0", "1"]
     assert reader.finished()
     assert kind is None or reader.document(kind) is not None  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_result_can_be_summarized(verb: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+
+    summary = tg.summary(VERBS[verb][0](model, torch.ones(1, 2)))
+
+    assert summary.total_params == tg.summary(model).total_params
 
 
 def test_a_trace_with_tensors_brings_the_values_of_modules_and_ops() -> None:
