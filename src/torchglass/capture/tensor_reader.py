@@ -98,13 +98,15 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 class TensorKind:
     """What all dense tensors of one shape, dtype and device have in common."""
 
-    __slots__ = ("can_wait", "is_small", "spec")
+    __slots__ = ("alike", "can_wait", "is_small", "spec")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.spec = describe(tensor)
         self.can_wait = tensor.is_cpu and tensor.dtype in _BATCHED_DTYPES and tensor.numel() > 0
         """Whether copies of them can be measured later, together with others."""
         self.is_small = self.spec.bytes <= LARGEST_BYTES
+        self.alike: list[StatisticsReading | None] = [None] * 4
+        """Their readings without values: without and with a gradient that is required, or there."""
 
 
 Identity = tuple[Any, ...]
@@ -163,7 +165,12 @@ class TensorReader(Generic[AnyReading]):
 
     def _kind_of(self, tensor: torch.Tensor) -> TensorKind | None:
         """The kind of a tensor; None for one that is not dense."""
-        if not is_dense(tensor):
+        if (
+            type(tensor) not in PLAIN_CLASSES
+            or tensor.is_nested
+            or tensor.layout is not _STRIDED
+            or not tensor.is_contiguous()
+        ):
             return None
         key = tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device
         kind = self._kinds.get(key)
@@ -194,8 +201,12 @@ class TensorReader(Generic[AnyReading]):
 
     def _put_aside(
         self, key: tuple[TensorKind, bool], tensor: torch.Tensor, reading: AnyReading
-    ) -> None:
-        """Measure a tensor later, together with others of its kind."""
+    ) -> bool:
+        """Measure a tensor later, together with others of its kind; False if it cannot wait."""
+        # Inside vmap or grad a tensor exists only until the transform ends. FSDP frees storages
+        # between passes, and a freed one must not be read.
+        if is_functorch_wrapped_tensor(tensor) or not tensor.untyped_storage().nbytes():
+            return False
         reading.is_pending = True
         with self._lock:
             batch = self._batches.get(key)
@@ -203,6 +214,7 @@ class TensorReader(Generic[AnyReading]):
                 batch = self._batches[key] = self._new_batch(tensor)
             if batch.put(tensor.detach() if tensor.requires_grad else tensor, reading):
                 self._measure(batch)
+        return True
 
     def _new_batch(self, like: torch.Tensor) -> TensorBatch[AnyReading]:
         if self._batched_bytes > _MOST_BYTES:
@@ -231,16 +243,6 @@ class TensorReader(Generic[AnyReading]):
         raise NotImplementedError
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is plain memory without gaps."""
-    return (
-        type(tensor) in PLAIN_CLASSES
-        and not tensor.is_nested
-        and tensor.layout is _STRIDED
-        and tensor.is_contiguous()
-    )
-
-
 def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
     if kind is None:
         return view_of(tensor)
@@ -250,13 +252,6 @@ def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
     except RuntimeError:
         # Inside vmap or grad a tensor has no memory of its own.
         return (object(),)
-
-
-def _is_there(tensor: torch.Tensor) -> bool:
-    """Whether a dense tensor can be copied."""
-    # FSDP frees storages between passes, and a freed one must not be read.
-    # Inside vmap or grad a tensor exists only until the transform ends.
-    return not is_functorch_wrapped_tensor(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 class StatisticsReading(Reading):
@@ -287,7 +282,6 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         super().__init__(batch_bytes=1 << 21)
         self._level = level
         self._copies = _TensorCopies(copy_bytes)
-        self._alike: dict[tuple[Any, ...], StatisticsReading] = {}
 
     @property
     def left_out(self) -> int:
@@ -304,15 +298,13 @@ class StatisticsReader(TensorReader[StatisticsReading]):
 
     def read_shape(self, tensor: torch.Tensor) -> StatisticsReading:
         """The same at level "shapes" without copies: one object for all dense tensors of a kind."""
-        if not is_dense(tensor):
+        kind = self._kind_of(tensor)
+        if kind is None:
             return self._new(tensor, None)
-        device = tensor.is_cpu or tensor.device
-        key = tensor.shape, tensor.dtype, device, tensor.requires_grad, _has_grad(tensor)
-        reading = self._alike.get(key)
+        number = 2 * tensor.requires_grad + _has_grad(tensor)
+        reading = kind.alike[number]
         if reading is None:
-            if len(self._alike) >= _MOST_KINDS:
-                self._alike.clear()
-            reading = self._alike[key] = self._new(tensor, None)
+            reading = kind.alike[number] = self._new(tensor, kind)
         return reading
 
     def _new(self, tensor: torch.Tensor, kind: TensorKind | None) -> StatisticsReading:
@@ -335,8 +327,7 @@ class StatisticsReader(TensorReader[StatisticsReading]):
             if self._level == "cheap" and kind.spec.elements > _SAMPLE:
                 values = tensor.detach().view(-1)[:: _sample_stride(kind.spec.elements)]
             is_small = kind.is_small or values is not tensor
-            if is_small and kind.can_wait and _is_there(tensor):
-                self._put_aside((kind, False), values, reading)
+            if is_small and kind.can_wait and self._put_aside((kind, False), values, reading):
                 return
         reading.stats = measure(values)
 
@@ -454,8 +445,12 @@ class HistogramReader(TensorReader[HistogramReading]):
         reading = HistogramReading(requires_grad=tensor.requires_grad)
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = HistogramReading()
-        if kind is not None and kind.is_small and kind.can_wait and _is_there(tensor):
-            self._put_aside((kind, reading.norms is not None), tensor, reading)
+        if (
+            kind is not None
+            and kind.is_small
+            and kind.can_wait
+            and self._put_aside((kind, reading.norms is not None), tensor, reading)
+        ):
             return reading
         self._measure_now(tensor, reading)
         return None if reading.stats is None else reading
