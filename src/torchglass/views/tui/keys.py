@@ -141,8 +141,8 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("L", "labels", "Choose and order the columns"),
     ),
     ("labels", "Label panel"): (
-        ("up k", "move(-1)", "Up"),
-        ("down j", "move(1)", "Down"),
+        ("up k", "line(-1)", "Up"),
+        ("down j", "line(1)", "Down"),
         ("space enter", "choose", "Toggle the column", "toggle"),
         ("J", "shift(1)", "Move it down", "down"),
         ("K", "shift(-1)", "Move it up", "up"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, bindings, glyph
 from torchglass.views.tui.panels import PANELS
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.styled_text import TEXT_STYLES, TextRow, fit
+from torchglass.views.tui.styled_text import TEXT_STYLES, Piece, TextRow, fit, fit_pieces
 from torchglass.views.tui.tree import ModuleTree
 from torchglass.views.tui.tree_columns import NAME, ColumnChoice, Group, TreeColumn
 
@@ -55,43 +55,31 @@ class LabelPanel(Panel):
     def follow(self, moved: bool) -> None:
         self.put(
             [self._row(column) for column in self.labels.all],
-            [TextRow(list(self._preview())), TextRow([])],
+            [TextRow(self._preview()), TextRow()],
         )
 
     def _row(self, column: TreeColumn) -> TextRow:
         ticked = column.id in self.labels.shown
         useful = column.applies(self.state)
         key = _KEYS.get(column.group, "")
-        return TextRow(
-            [
-                ("● " if ticked else "○ ", "mark" if ticked else "faint"),
-                (fit(column.name, _NAMES), "plain" if useful else "faint"),
-                (f"{key:2}", "key"),
-                *(self._value(column) if useful else [("not recorded", "faint")]),
-            ]
-        )
+        pieces = [
+            ("● " if ticked else "○ ", "mark" if ticked else "faint"),
+            (fit(column.name, _NAMES), "plain" if useful else "faint"),
+            (f"{key:2}", "key"),
+            *(self._value(column) if useful else [("not recorded", "faint")]),
+        ]
+        return TextRow(pieces)
 
-    def _value(self, column: TreeColumn) -> list[tuple[str, str]]:
+    def _value(self, column: TreeColumn) -> Sequence[Piece]:
         if column is NAME and self.module.parent is None:
             return [(self.state.model.name, "name")]
-        return list(column.draw(self.state, [self.module]))
+        return column.draw(self.state, [self.module])
 
-    def _preview(self) -> Iterator[tuple[str, str]]:
+    def _preview(self) -> list[Piece]:
         """The row of the selected module, as the tree shows it."""
-        room = self.room
-        columns = [column for column in self.labels.all if column.id in self.labels.shown]
-        for column in columns:
-            pieces = self._value(column)
-            for text, style in pieces:
-                if room > 0:
-                    yield fit(text, min(cell_len(text), room)), style
-                    room -= cell_len(text)
-            if pieces:
-                yield "  ", "plain"
-                room -= 2
-
-    def action_move(self, by: int) -> None:
-        self.go(self.row + by)
+        shown = (self._value(one) for one in self.labels.all if one.id in self.labels.shown)
+        pieces = [piece for value in shown if value for piece in (*value, ("  ", "plain"))]
+        return fit_pieces(pieces, self.room, fill=False)
 
     def choose(self, row: TextRow) -> None:
         self._change(self.labels.toggled(self.labels.all[self.row].id))

@@ -176,8 +176,8 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "column('gradients')"): Case(titles, USUAL, without("gradient std")),
     ("anywhere", "align"): Case(lambda app: app.explorer.tree_panel.labels.aligned, True, False),
     ("anywhere", "labels"): Case(focus, "ModuleTree", "LabelPanel"),
-    ("labels", "move(-1)"): Case(label_cursor, 1, 0, first=("L", "down")),
-    ("labels", "move(1)"): Case(label_cursor, 0, 1, first=("L",)),
+    ("labels", "line(-1)"): Case(label_cursor, 1, 0, first=("L", "down")),
+    ("labels", "line(1)"): Case(label_cursor, 0, 1, first=("L",)),
     ("labels", "choose"): Case(titles, USUAL, without("class"), first=("L", "down", "down")),
     ("labels", "shift(1)"): Case(
         label_order, tuple(FIRST), ("class", "change", "args"), first=("L", "down")
