@@ -16,7 +16,7 @@ from benchmarks.report import BEGIN, END, has_marks, write_between_marks
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases, print the score, and write it to a page if asked."""
     options = _options(arguments)
-    results = run_all(_chosen(options.only), options.log_freq, options.workers)
+    results = run_all(_chosen(options.only), options.log_freq, options.workers, options.seed)
     text = markdown(results)
     print(text)
     if options.losses:
@@ -34,6 +34,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--log-freq", nargs="+", type=int, default=[1, 5, 20], metavar="N")
     add("--workers", type=int, default=2, help="processes (%(default)s)")
+    add("--seed", type=int, default=0, help="another seed of weights and data (%(default)s)")
     add("--losses", action="store_true", help="also print the first and last loss of each case")
     add("--write", type=Path, metavar="FILE", help="renew the measured part of a page")
     options = parser.parse_args(arguments)

@@ -54,9 +54,11 @@ class Result:
     last_loss: float = float("nan")
 
 
-def run_all(cases: Sequence[Case], log_freqs: Iterable[int], workers: int) -> list[Result]:
+def run_all(
+    cases: Sequence[Case], log_freqs: Iterable[int], workers: int, seed: int = 0
+) -> list[Result]:
     """Run every case at every log_freq, each from the same seed."""
-    tasks = [(case.name, log_freq) for log_freq in log_freqs for case in cases]
+    tasks = [(case.name, log_freq, seed) for log_freq in log_freqs for case in cases]
     if workers < 2:
         return [_run(task) for task in tasks]
     # Workers import torch afresh: a forked process inherits its threads in an unknown state.
@@ -77,10 +79,10 @@ def _begin() -> None:
     warnings.simplefilter("ignore")
 
 
-def _run(task: tuple[str, int]) -> Result:
-    name, log_freq = task
+def _run(task: tuple[str, int, int]) -> Result:
+    name, log_freq, seed = task
     case = all_cases()[name]
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="diagnosis-") as folder:
         watch = Watch(Path(folder), log_freq)

@@ -170,6 +170,7 @@ def _rank(rank: int, watch: Watch, mistake: str) -> None:
     torch.manual_seed(rank if mistake == "seed" else 0)
     is_slow = mistake == "slow" and rank == 1
     model = mlp(16, 32, 4, activation=_ThrottledReLU if is_slow else nn.ReLU)
+    torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     watcher = watch(model, rank=rank)
     for step, (x, y) in enumerate(data.clusters(40, rank=rank)):
