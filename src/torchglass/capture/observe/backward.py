@@ -224,16 +224,19 @@ class NodeHooks:
 
     def begin(self, gradients: Gradients) -> None:
         if self._recorder.is_active:
-            self._recorder.begin(self, gradients)
+            with self._recorder.fence:
+                self._recorder.begin(self, gradients)
 
     def end(self, made: Gradients, given: Gradients) -> None:
         if self._recorder.is_active:
-            self._recorder.end(self, made)
+            with self._recorder.fence:
+                self._recorder.end(self, made)
 
     def look(self, gradients: Gradients) -> None:
         """A node that is not timed is about to run."""
         if self._recorder.is_active:
-            self._recorder.look(self, gradients)
+            with self._recorder.fence:
+                self._recorder.look(self, gradients)
 
 
 class ParameterHooks(NodeHooks):
