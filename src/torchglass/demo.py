@@ -109,8 +109,11 @@ LINES = 6
 ShowProgress = Callable[[int, float, float], None]
 
 
-def train(file: Path, steps: int, console: Console) -> Sorter:
-    """Train a new model and record it into a file. Ctrl-C ends the training early."""
+def train(file: Path, steps: int, console: Console, *, broken: bool = False) -> Sorter:
+    """Train a new model and record it into a file. Ctrl-C ends the training early.
+
+    With `broken` the training has a usual mistake: gradients are never cleared.
+    """
     with torch.random.fork_rng(devices=()), _one_thread():
         torch.manual_seed(0)
         model = Sorter()
@@ -119,13 +122,15 @@ def train(file: Path, steps: int, console: Console) -> Sorter:
             _progress(steps, console) as show_progress,
         ):
             try:
-                _train(model, watcher, steps, show_progress)
+                _train(model, watcher, steps, show_progress, broken=broken)
             except KeyboardInterrupt:
                 console.print("Stopped. This is what was recorded so far:")
     return model
 
 
-def _train(model: Sorter, watcher: Watcher, steps: int, show: ShowProgress) -> None:
+def _train(
+    model: Sorter, watcher: Watcher, steps: int, show: ShowProgress, *, broken: bool
+) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
     random = torch.Generator().manual_seed(0)
@@ -133,7 +138,8 @@ def _train(model: Sorter, watcher: Watcher, steps: int, show: ShowProgress) -> N
         digits, ordered = make_batch(BATCH, random)
         scores = model(digits)[:, LENGTH - 1 :]
         loss = functional.cross_entropy(scores.flatten(0, 1), ordered.flatten())
-        optimizer.zero_grad()
+        if not broken:
+            optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
@@ -194,7 +200,13 @@ def _digits(row: torch.Tensor) -> str:
     return " ".join(str(digit) for digit in row[0].tolist())
 
 
-def run(directory: Path | None = None, *, show: bool | None = None, steps: int = 300) -> None:
+def run(
+    directory: Path | None = None,
+    *,
+    show: bool | None = None,
+    steps: int = 300,
+    broken: bool = False,
+) -> None:
     """Train, record into a new run file in the directory, save its page, and show it.
 
     With `show` the terminal explorer opens, otherwise a report is printed. None: the explorer if
@@ -204,7 +216,7 @@ def run(directory: Path | None = None, *, show: bool | None = None, steps: int =
 
     console = Console(highlight=False, soft_wrap=True)
     file = (directory or FOLDER) / f"{datetime.now():%Y%m%d-%H%M%S}{RUN_SUFFIX}"
-    model = train(file, steps, console)
+    model = train(file, steps, console, broken=broken)
     page = file.with_suffix(".html")
     with open_run(file) as recorded:
         write_page(recorded.reader, page)
@@ -225,6 +237,7 @@ Run   {file}
 Page  {page} (one file, needs no server)
 
 Next
+  {command} diagnose {file}
   {command} explore {file}
   {command} view {file}
   {python} -c 'import torchglass as tg; print(tg.open("{file}"))'"""

@@ -279,12 +279,14 @@ def demo(
     /,
     *,
     steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
+    broken: Flag = False,
     debug: Debug = False,
 ) -> None:
     """Train a small model under `tg.watch`, then explore the recorded run.
 
     ```
     torchglass demo
+    torchglass demo --broken
     torchglass demo somewhere --steps 100
     ```
 
@@ -294,10 +296,12 @@ def demo(
         Folder for the run and its page. Default: `torchglass-demo`.
     steps
         Number of training steps.
+    broken
+        Train with a mistake, to see what Torchglass says about it.
     """
     from torchglass.demo import run
 
-    run(folder, steps=steps)
+    run(folder, steps=steps, broken=broken)
 
 
 @app.command(group=STARTING)

@@ -137,7 +137,11 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 f"The attention logits in {named(logit.path)} grow: {short(first)} → {short(last)} "
                 "(more than 30 saturates the softmax)",
                 path=logit.path,
-                first_step=logit.track.steps[0],
+                first_step=next(
+                    step
+                    for step, value in zip(logit.track.steps, logit.track.values, strict=True)
+                    if value > 30
+                ),
                 last_step=logit.track.steps[-1],
                 evidence={"logit": last, "at first": first, "expected": "below 30"},
                 remedy="Normalise queries and keys (QK norm), or lower the learning rate",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
-from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting
 from torchglass.records.findings import Finding
 from torchglass.records.training import GradientStop, ParameterFacts
@@ -35,7 +35,7 @@ _BREAKS = (
     "gradient-accumulates",
     family="gradients",
     title="Gradients are not cleared between steps",
-    explains=("exploding-gradient", "loss-diverges", "lr-too-high", "nan", "inf", "loss-plateau"),
+    explains=(*DAMAGE, "lr-too-high"),
 )
 def gradient_accumulates(view: TrainingView) -> Iterator[Finding]:
     """A backward adds to the gradients that the optimizer has used before: zero_grad is missing."""

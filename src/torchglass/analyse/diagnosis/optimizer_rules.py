@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import TrainingView
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
@@ -251,12 +251,7 @@ def clipped_to_nothing(view: TrainingView) -> Iterator[Finding]:
     "lr-too-high",
     family="optimizer",
     title="The learning rate is too high",
-    explains=(
-        *("loss-diverges", "loss-spike", "exploding-gradient", "nan", "inf", "dead-units"),
-        *("growing-activations", "constant-output", "representation-collapse", "loss-plateau"),
-        *("saturated", "vanishing-gradient", "attention-collapse", "attention-logit-growth"),
-        *("no-gradient",),
-    ),
+    explains=DAMAGE,
 )
 def lr_too_high(view: TrainingView) -> Iterator[Finding]:
     """Updates are large compared with the weights, and the loss gets worse or oscillates."""

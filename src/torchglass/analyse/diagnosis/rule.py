@@ -45,6 +45,14 @@ class Rule:
         return (self.check.__doc__ or self.title).strip()
 
 
+DAMAGE = (
+    *("nan", "inf", "loss-diverges", "loss-spike", "loss-plateau", "exploding-gradient"),
+    *("dead-units", "saturated", "saturated-recurrence", "attention-collapse"),
+    *("attention-logit-growth", "growing-activations", "constant-output"),
+    *("representation-collapse", "vanishing-gradient", "no-gradient"),
+)
+"""What updates that are far too large may do to a model."""
+
 RULES: dict[str, Rule] = {}
 """All rules by kind, in the order in which findings of equal weight are reported."""
 

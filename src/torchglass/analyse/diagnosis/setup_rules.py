@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
-from torchglass.analyse.diagnosis.rule import finding, named, rule, share, short
+from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, share, short
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting
 from torchglass.records.findings import Finding
 from torchglass.records.training import LossFacts
@@ -363,19 +363,7 @@ def _inputs(view: TrainingView) -> Iterator[tuple[SeriesTrack, str]]:
     "inputs-not-normalised",
     family="set-up",
     title="Inputs are not normalised",
-    explains=(
-        "dead-units",
-        "saturated",
-        "loss-plateau",
-        "exploding-gradient",
-        "loss-diverges",
-        "lr-too-high",
-        "constant-output",
-        "representation-collapse",
-        "loss-spike",
-        "nan",
-        "inf",
-    ),
+    explains=(*DAMAGE, "lr-too-high"),
 )
 def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
     """The input has values far from 0 ± 1, and no normalisation comes first."""
