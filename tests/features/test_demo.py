@@ -40,6 +40,18 @@ def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
     assert torch.get_num_threads() == threads
 
 
+def test_the_demo_says_whether_its_training_is_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", str(tmp_path / "healthy"), "--steps", "40"]) == 0
+    assert "Healthy: Sorter, finished" in capsys.readouterr().out
+
+    assert main(["demo", str(tmp_path / "sick"), "--steps", "40", "--broken"]) == 0
+    printed = capsys.readouterr().out
+    assert "Broken: Sorter, finished" in printed
+    assert "do: Call optimizer.zero_grad() before each loss.backward()" in printed
+
+
 def test_the_demo_names_commands_that_the_shell_finds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +60,8 @@ def test_the_demo_names_commands_that_the_shell_finds(
     assert main(["demo", str(tmp_path), "--steps", "2"]) == 0
 
     _, _, ways_on = capsys.readouterr().out.partition("Next\n")
-    explore, view, python = (line.split() for line in ways_on.splitlines())
+    diagnose, explore, view, python = (line.split() for line in ways_on.splitlines())
+    assert diagnose[1] == "diagnose"
     assert explore[1:] == ["explore", *map(str, tmp_path.glob("*.glass"))]
     assert view[1] == "view"
     assert shutil.which(explore[0])

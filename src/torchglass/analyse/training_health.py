@@ -33,12 +33,6 @@ MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
 
 
-def nan_since(findings: Iterable[Finding]) -> int | None:
-    """The first step at which a training had NaN; None if it had none."""
-    steps = (one.step for one in findings if one.kind == "nan" and one.severity == "error")
-    return min((step for step in steps if step is not None), default=None)
-
-
 @dataclass
 class _OpenProblem:
     """A problem that may pass, from the first step of it on."""

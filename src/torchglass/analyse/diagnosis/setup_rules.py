@@ -410,7 +410,7 @@ def constant_input(view: TrainingView) -> Iterator[Finding]:
         yield finding(
             "constant-input",
             "All samples of a batch are the same",
-            severity="error",
+            severity="warning",
             series="input.0",
             first_step=same.track.steps[0],
             last_step=same.track.steps[-1],
@@ -429,7 +429,7 @@ def constant_input(view: TrainingView) -> Iterator[Finding]:
             "The input is all zeros at every step"
             if is_zero
             else f"The input is {short(float(low[-1]))} everywhere, at every step",
-            severity="error",
+            severity="warning",
             series=track.label,
             first_step=int(track.steps[0]),
             last_step=int(track.steps[-1]),

@@ -74,7 +74,7 @@ class SeriesTrack:
         return len(self.steps)
 
 
-class TrainingHistory:
+class SeriesHistory:
     """Collects the series of a training that is running, in a bounded amount of memory.
 
     Of a long training every other step of the older half is dropped, again and again.

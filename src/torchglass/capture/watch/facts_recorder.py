@@ -23,6 +23,7 @@ from torchglass.capture.torch_internals import (
     gradient_shape,
     roots_of_backward,
 )
+from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch.op_probes import OpProbes
 from torchglass.capture.watch.optimizers import Weight
 from torchglass.records.trace import TraceRecord
@@ -176,7 +177,7 @@ class FactsRecorder:
         if self._is_looking:
             self.is_new = True
             self._input_dtypes = tuple(str(one.dtype).removeprefix("torch.") for one in inputs)
-            first = next((one for one in inputs if one.dim()), None)
+            first = next((one for one in inputs if one.dim() and not one.is_nested), None)
             self._batch_size = 0 if first is None else first.shape[0]
         return self._is_looking
 
@@ -208,8 +209,9 @@ class FactsRecorder:
         self._backwards += 1
         if scale is not None:
             self._scales.add(self._backwards, scale)
-        for key, used in self._used.items():
-            self._was_cleared[key] = self._was_cleared.get(key, False) or _is_cleared(used)
+        with quietly():
+            for key, used in self._used.items():
+                self._was_cleared[key] = self._was_cleared.get(key, False) or _is_cleared(used)
         if len(self._losses) < _MOST_LOSSES:
             for root in roots_of_backward():
                 self._losses.update(dict.fromkeys(losses_of(root)))
@@ -226,13 +228,16 @@ class FactsRecorder:
         if not self._updates_looked_at.is_due():
             return
         self.is_new = True
-        self._look_at_gradients(number, weights)
-        self._sampled = _sample(weights)
+        with quietly():
+            self._look_at_gradients(number, weights)
+            self._sampled = _sample(weights)
 
     def after_update(self, step: int) -> None:
         """An optimizer has stepped in a recorded step."""
         sampled, self._sampled = self._sampled, None
-        if sampled is not None and sampled.views:
+        if sampled is None or not sampled.views:
+            return
+        with quietly():
             before = torch.stack(list(foreach_norm(sampled.copies)))
             moves = foreach_sub(sampled.views, sampled.copies)
             moved = torch.stack(list(foreach_norm(moves)))

@@ -270,9 +270,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._learn_modules()
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))
-            self._is_looked_at = self._facts.begin_pass([tensor for _, tensor in inputs])
-            if self._is_looked_at and inputs:
-                with quietly():
+                self._is_looked_at = self._facts.begin_pass([tensor for _, tensor in inputs])
+                if self._is_looked_at and inputs:
                     self._facts.probes.see_input(inputs[0][1], self._watcher.step_of_pass)
             self._is_traced = self._graphs.begin(
                 training=module.training,

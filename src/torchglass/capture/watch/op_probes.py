@@ -211,7 +211,7 @@ class OpProbes:
         output = event.output
         if function not in PROBES or not isinstance(output, torch.Tensor):
             return
-        if not output.is_floating_point() or not output.numel():
+        if not output.is_floating_point() or output.is_nested or not output.numel():
             return
         # Units that are not trained may be dead on purpose.
         kinds = PROBES[function] if output.requires_grad else ()
@@ -223,7 +223,9 @@ class OpProbes:
 
     def see_output(self, output: torch.Tensor, path: str, step: int) -> None:
         """Measure how much the output of a module differs between the samples of a batch."""
-        if output.dim() < 2 or output.shape[0] < 4 or not output.is_floating_point():
+        if output.is_nested or output.dim() < 2 or output.shape[0] < 4:
+            return
+        if not output.is_floating_point() or output.layout != torch.strided:
             return
         if not output.numel() or output.shape[1:].numel() > _MOST_VALUES:
             return
@@ -236,7 +238,9 @@ class OpProbes:
 
     def see_input(self, given: torch.Tensor, step: int) -> None:
         """Measure how much the samples of a batch differ."""
-        if given.dim() < 2 or given.shape[0] < 4 or not given.numel() or given.is_complex():
+        if given.is_nested or given.layout != torch.strided or given.is_complex():
+            return
+        if given.dim() < 2 or given.shape[0] < 4 or not given.numel():
             return
         with torch.no_grad():
             samples = given.detach()[:64].flatten(1)[:, :_MOST_VALUES]

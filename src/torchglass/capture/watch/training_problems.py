@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from torchglass.analyse.diagnosis.conclude import conclude
-from torchglass.analyse.diagnosis.training_view import TrainingHistory, TrainingView
+from torchglass.analyse.diagnosis.training_view import SeriesHistory, TrainingView
 from torchglass.analyse.training_health import TrainingHealth
 from torchglass.capture.watch.facts_recorder import FactsRecorder, LookSchedule
 from torchglass.capture.watch.step_values import SeriesName, StepValues
@@ -28,7 +28,7 @@ class TrainingProblems:
         self._facts = facts
         self._model = model
         self._health = TrainingHealth()
-        self._history = TrainingHistory()
+        self._history = SeriesHistory()
         self._schedule = LookSchedule()
         self._at_steps: list[Finding] = []
         self._told_compiled = 0

@@ -16,8 +16,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from torchglass.analyse.training_health import nan_since
-from torchglass.records.findings import Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.run import RunStatus
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
@@ -128,7 +127,8 @@ class TitleBar(TwoEndedBar):
         self.state = state
         self.last_update: RunUpdate | None = None
         self._advanced: float | None = None
-        self._nan_since: int | None = None
+        self._problem: Finding | None = None
+        """The first of what is wrong."""
 
     def on_mount(self) -> None:
         self.set_interval(1.0, self.tell)
@@ -139,7 +139,8 @@ class TitleBar(TwoEndedBar):
             self._advanced = time.monotonic()
         found = (update.documents or {}).get(Findings)
         if isinstance(found, Findings):
-            self._nan_since = nan_since(found.findings)
+            problems = (one for one in found.findings if one.severity != "info")
+            self._problem = next(problems, None)
         self.last_update = update
         self.tell()
 
@@ -167,14 +168,23 @@ class TitleBar(TwoEndedBar):
         if status.has_failed:
             # The step shown may be an earlier one, if not every step was recorded.
             return f"✗ {status}"
-        if self._nan_since is not None:
-            return f"✗ NaN since step {self._nan_since:,}"
+        if self._problem is not None:
+            return _problem_text(self._problem)
         if status.state == "finished":
             return "✓ finished"
         if status.state == "stalled":
             return f"○ {status}"
         live = self._advanced is not None and time.monotonic() - self._advanced < _LIVE_SECONDS
         return "● live" if live else "○ waiting"
+
+
+def _problem_text(problem: Finding) -> str:
+    """What is wrong, in a few words; the panel of findings has the whole."""
+    mark = "✗" if problem.severity == "error" else "!"
+    step = problem.step if problem.first_step is None else problem.first_step
+    since = f" since step {step:,}" if step is not None else ""
+    kind = {"nan": "NaN", "inf": "Inf"}.get(problem.kind, problem.kind.replace("-", " "))
+    return f"{mark} {kind}{since}"
 
 
 _EDITING = {
