@@ -264,10 +264,14 @@ class Reporter:
         problems = [one for one in findings if one.severity != "info"]
         count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
         found = f"{count} found:" if problems else "no problems found"
-        how = f"{status_of_ending(ending).full} ({steps:,} {'step' if steps == 1 else 'steps'})"
+        status = status_of_ending(ending)
+        how = f"{status.full} ({steps:,} {'step' if steps == 1 else 'steps'})"
         shown = problems if len(problems) <= _MOST_TOLD else problems[: _MOST_TOLD - 1]
         rest = len(problems) - len(shown)
-        lines = [f"{verdict(findings)}: {how}; {found}", *(f"  {one.message}" for one in shown)]
+        lines = [
+            f"{verdict(findings, status)}: {how}; {found}",
+            *(f"  {one.message}" for one in shown),
+        ]
         lines += [f"  … {rest} more"] if rest else []
         command = "diagnose" if problems else "explore"
         lines += [f"  torchglass {command} {shlex.quote(os.path.relpath(self._path))}"]

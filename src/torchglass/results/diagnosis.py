@@ -52,8 +52,7 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """ "healthy", "warning" or "broken"."""
-        has_failed = self.status is not None and self.status.state in ("stopped", "killed")
-        return "broken" if has_failed else verdict(self.findings)
+        return verdict(self.findings, self.status)
 
     @property
     def problems(self) -> tuple[Finding, ...]:

@@ -44,8 +44,7 @@ class RunNote:
         """How the training is, in a word; one without steps has no verdict."""
         if self.last_step < 0:
             return "Run"
-        is_broken = self.status.state in ("stopped", "killed")
-        return "Broken" if is_broken else verdict(self.findings).capitalize()
+        return verdict(self.findings, self.status).capitalize()
 
     def finding_lines(self) -> Iterator[str]:
         """The first findings, and how many more there are."""

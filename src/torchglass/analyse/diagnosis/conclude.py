@@ -16,6 +16,7 @@ from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its ru
 from torchglass.analyse.diagnosis.rule import RULES, Rule, findings_of
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_loss
 from torchglass.records.findings import Finding
+from torchglass.records.run import RunStatus
 
 Verdict = Literal["healthy", "warning", "broken"]
 
@@ -39,10 +40,17 @@ def all_rules() -> dict[str, Rule]:
     return RULES
 
 
-def verdict(findings: Iterable[Finding]) -> Verdict:
-    """How a training is, in a word."""
+def verdict(findings: Iterable[Finding], status: RunStatus | None = None) -> Verdict:
+    """How a training is, in a word; one that was stopped by an exception or killed is broken."""
     worst = {one.severity for one in findings}
-    return "broken" if "error" in worst else "warning" if "warning" in worst else "healthy"
+    has_failed = status is not None and status.state in ("stopped", "killed")
+    return (
+        "broken"
+        if has_failed or "error" in worst
+        else "warning"
+        if "warning" in worst
+        else "healthy"
+    )
 
 
 def _weight(one: Finding) -> tuple[int, int, float, int]:
