@@ -67,15 +67,16 @@ def _the_collector_leaves_what_was_imported_alone() -> None:
     gc.freeze()
 
 
-@pytest.fixture
-def rules_restored() -> Iterator[None]:
-    """A rule that a test adds is gone after it."""
-    from torchglass.analyse.diagnosis.rule import RULES
+_RULES = "torchglass.analyse.diagnosis.rule"
 
-    before = dict(RULES)
+
+@pytest.fixture(autouse=True)
+def _no_rule_of_a_test_stays() -> Iterator[None]:
+    """A rule that a test or an example adds is gone after it."""
     yield
-    RULES.clear()
-    RULES.update(before)
+    rules: dict[str, Any] = getattr(sys.modules.get(_RULES), "RULES", {})
+    for kind in [kind for kind, rule in rules.items() if rule.family == "own"]:
+        del rules[kind]
 
 
 @pytest.fixture

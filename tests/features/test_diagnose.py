@@ -265,7 +265,6 @@ def test_an_unknown_action_is_an_error(tmp_path: Path) -> None:
         fit(tmp_path, mlp(), on_finding="shout")
 
 
-@pytest.mark.usefixtures("rules_restored")
 def test_rules_of_the_users_own_are_used(tmp_path: Path) -> None:
     path = fit(tmp_path, mlp())
 

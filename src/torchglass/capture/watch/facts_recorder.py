@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from torchglass.capture.torch_internals import (
@@ -335,7 +336,7 @@ class FactsRecorder:
             state.with_gradient += 1
         return ParameterFacts(
             name=name,
-            shape=tuple(parameter.shape),
+            shape=() if _is_shapeless(parameter) else tuple(parameter.shape),
             dtype=str(parameter.dtype).removeprefix("torch."),
             requires_grad=parameter.requires_grad,
             optimizer=state.optimizer,
@@ -378,6 +379,11 @@ def _is_cleared(used: _UsedGradient) -> bool:
     return bool(gradient._version != used.version and not gradient.any())
 
 
+def _is_shapeless(parameter: Any) -> bool:
+    """Whether a parameter of a lazy module has not been given its shape yet."""
+    return bool(is_lazy(parameter))
+
+
 def _name(weight: Weight) -> str:
     path, name = weight.place
     return f"{path}.{name}" if path else name
@@ -405,7 +411,12 @@ def _sample(weights: Iterable[Weight]) -> _Sampled:
 
 def _has_equal_rows(parameter: torch.Tensor) -> bool:
     """Whether units that should differ are the same, judged by some of the rows."""
-    if parameter.dim() < 2 or parameter.shape[0] < 2 or type(parameter.data) is not torch.Tensor:
+    if (
+        is_lazy(parameter)
+        or parameter.dim() < 2
+        or parameter.shape[0] < 2
+        or type(parameter.data) is not torch.Tensor
+    ):
         return False
     rows = parameter.detach()[:8].flatten(1)[:, :_SAMPLE]
     return bool((rows == rows[:1]).all()) and bool(rows.any())
@@ -415,6 +426,8 @@ def _equal_pairs(parameters: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, 
     """Matrices that have the same values, maybe transposed, but are not the same parameter."""
     by_size: dict[tuple[int, ...], list[str]] = {}
     for name, parameter in parameters.items():
+        if _is_shapeless(parameter):
+            continue
         is_plain = type(parameter.data) is torch.Tensor and not parameter.is_meta
         if parameter.dim() == 2 and parameter.numel() >= _SAMPLE and is_plain:
             by_size.setdefault(tuple(sorted(parameter.shape)), []).append(name)
