@@ -199,7 +199,8 @@ def test_the_first_module_with_nan_is_one_event(tmp_path: Path) -> None:
 
     (finding,) = tg.diagnose(fit(tmp_path, model, steps=5)).problems
 
-    assert (finding.kind, finding.path, finding.first_step) == ("nan", "1", 0)
+    assert (finding.kind, finding.path, finding.first_step) == ("inf", "1", 0)
+    assert (finding.op, finding.tensors[0].name) == ("log", "input")
     assert len(finding.consequences) > 3
 
 
@@ -302,3 +303,76 @@ def test_a_printed_run_begins_with_its_verdict(tmp_path: Path) -> None:
 
     assert text.startswith("Warning: ")
     assert "do: Return the logits" in text
+
+
+# The operation behind the first NaN
+
+
+class Normalised(nn.Module):
+    """Divides by a norm, which is 0 for one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Dropout(0.1))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        unit = x / x.norm(dim=1, keepdim=True)
+        return self.head(unit) + 0 * self.body(x).sum()
+
+
+@pytest.mark.parametrize("log_freq", [1, 7, 100])
+def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
+    log_freq: int, tmp_path: Path
+) -> None:
+    count = iter(range(100))
+
+    def batch() -> tuple[Tensor, Tensor]:
+        x, y = classes()
+        return (x * 0 if next(count) == 16 else x), y
+
+    diagnosis = tg.diagnose(fit(tmp_path, Normalised(), batch=batch, log_freq=log_freq))
+
+    finding = diagnosis.findings[0]
+    assert (finding.kind, finding.op, finding.first_step) == ("nan", "div", 16)
+    assert finding.source is not None
+    assert finding.source.file == __file__
+    assert diagnosis.verdict == "broken"
+
+
+def test_running_a_batch_again_changes_nothing_of_the_training(tmp_path: Path) -> None:
+    def train(guard: Any) -> tuple[list[Tensor], Tensor]:
+        torch.manual_seed(3)
+        model = Normalised()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        path = tmp_path / f"{guard}.glass"
+        with tg.watch(model, save=path, verbose=False, log_freq=3, guard=guard):
+            for step in range(6):
+                x, y = classes()
+                loss = functional.cross_entropy(model(x * (step != 4)), y)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return [*model.parameters(), *model.buffers()], torch.get_rng_state()
+
+    (without, random), (with_guard, same_random) = train(None), train("auto")
+
+    assert torch.equal(random, same_random)
+    for before, after in zip(without, with_guard, strict=True):
+        torch.testing.assert_close(before, after, rtol=0, atol=0, equal_nan=True)
+
+
+def test_nan_in_the_backward_alone_is_named_with_its_operation(tmp_path: Path) -> None:
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Any:
+            out = self.fc(x)
+            return out + (out - out).sqrt()
+
+    finding = tg.diagnose(fit(tmp_path, Root(), steps=6, log_freq=5)).findings[0]
+
+    assert (finding.kind in ("nan", "inf"), finding.first_step) == (True, 0)
+    assert "sqrt" in finding.op.lower()

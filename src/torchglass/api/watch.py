@@ -72,6 +72,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     unit: Unit | None = None,
     scaler: Any = None,
     on_finding: Callable[[Finding], object] | Literal["warn", "stop"] | None = None,
+    guard: Literal["auto"] | None = "auto",
     wait: bool | None = None,
     verbose: bool = True,
 ) -> Watcher:
@@ -110,6 +111,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         unit: What counts as a step: "optimizer" or "backward". None: optimizer steps if there
             are any.
         scaler: The `GradScaler` of the training, if it cannot be found.
+        guard: "auto" runs the batch of the first NaN or Inf again, to name the operation that
+            produced it. The latest batch is kept for that. None: only the module is named.
         on_finding: What to do when a problem is found: call a function with the finding, "warn",
             or "stop" the training with a `TrainingStoppedError` if it is broken. What the function
             raises is raised by the next `optimizer.step()` or `.log()`.
@@ -154,6 +157,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         unit=unit,
         time_log=time_log,
         scaler=scaler,
+        guard=guard is not None,
         adds_up_ranks=reduce is not None,
         logs_times=is_among_many(),
     )

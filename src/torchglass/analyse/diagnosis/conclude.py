@@ -125,6 +125,9 @@ def _origin(one: Finding) -> tuple[int, int]:
     step = -1 if one.first_step is None else one.first_step
     if one.kind not in _NUMBERS:
         return step, 0
+    if one.op:
+        # A guard has seen the operation itself.
+        return step, -1
     name = one.series.removeprefix(one.path).removeprefix(".").rpartition(":")[2]
     is_flow = name.startswith(("input", "output"))
     if one.phase == "backward":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -177,6 +177,12 @@ class ForwardBatch(NamedTuple):
         return self.versions == _versions(self.args, self.kwargs)
 
 
+def keep_batch(args: Args, kwargs: Kwargs, buffers: Iterable[torch.Tensor]) -> ForwardBatch:
+    """What is needed to run a forward again that is about to begin."""
+    kept = {id(buffer): buffer.detach().clone() for buffer in buffers}
+    return ForwardBatch(args, kwargs, _versions(args, kwargs), random_state(), kept, {})
+
+
 class OutputCheck(ModuleStack[nn.Module]):
     """Checks the outputs of a model's outermost calls, and reruns those with NaN or Inf."""
 
@@ -191,7 +197,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         """Keep what is needed to rerun the model's own call."""
         if module is self._report.model and not self._is_rerunning:
             self._batch = None
-            self._batch = self._kept(args, kwargs)
+            self._batch = keep_batch(args, kwargs, self._report.model.buffers())
         return module
 
     def end(self, call: nn.Module, output: Any, error: BaseException | None) -> None:
@@ -203,7 +209,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         with quietly():
             bad = [tensor for tensor in outputs if look_again(tensor) > Health.NEAR]
             if not bad and self._backward:
-                _ask_for_gradients(outputs, batch.gradients)
+                ask_for_gradients(outputs, batch.gradients)
         if bad:
             self._rerun(batch, bad[0], "the output of the model")
 
@@ -213,24 +219,19 @@ class OutputCheck(ModuleStack[nn.Module]):
     def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Check the gradients that an optimizer is about to use."""
         try:
-            self._look_at_gradients(optimizer)
+            if self._batch is not None and threading.get_ident() == self.thread:
+                self.look_at_gradients(optimizer, self._batch)
         except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
             self._report.miss(problem)
 
-    def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        batch = self._batch
-        if batch is None or self._is_rerunning or threading.get_ident() != self.thread:
-            return
-        if is_held_back(optimizer):
+    def look_at_gradients(self, optimizer: Optimizer, batch: ForwardBatch) -> None:
+        """Rerun the latest batch if a gradient that came from it is not finite."""
+        if self._is_rerunning or is_held_back(optimizer):
             return
         with quietly():
             bad = list(spoiled_gradients(optimizer, self._report))
         for name, gradient in bad[:1]:
             self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
-
-    def _kept(self, args: Args, kwargs: Kwargs) -> ForwardBatch:
-        buffers = {id(buffer): buffer.detach().clone() for buffer in self._report.model.buffers()}
-        return ForwardBatch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
 
     def _rerun(
         self, batch: ForwardBatch, bad: torch.Tensor, what: str, *, backward: bool = False
@@ -283,9 +284,11 @@ def _versions(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     return tuple(version_of(tensor) for _, tensor in tensors_of_call(args, kwargs))
 
 
-def _ask_for_gradients(outputs: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+def ask_for_gradients(outputs: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+    """Have the gradients of a model's outputs kept, by the number of the output."""
     for number, tensor in enumerate(outputs):
-        if tensor.requires_grad:
+        # A leaf, such as a parameter that a model returns, would keep the hook.
+        if tensor.requires_grad and not tensor.is_leaf:
             tensor.register_hook(partial(_take_gradient, into, number))  # type: ignore[no-untyped-call]
 
 

@@ -38,9 +38,9 @@ from torchglass.records.training import (
     TrainingFacts,
 )
 
-_GROWTH = 1.3
+_GROWTH = 1.4
 _FIRST_LOOKS = 5
-"""So many of the first recorded steps are looked at, and then each time they are 1.3 times more."""
+"""So many of the first recorded steps are looked at, and then each time they are 1.4 times more."""
 _SAMPLE = 64
 _MOST_POINTS = 256
 _MOST_NODES = 400

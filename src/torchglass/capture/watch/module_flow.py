@@ -265,6 +265,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             return
         self._training = module.training
         self._values = self._watcher.begin(training=module.training)
+        if module.training and module is self._model():
+            self._watcher.begin_forward(args, kwargs)
         if self._values is not None:
             self._last = self._values
             self._learn_modules()
@@ -311,6 +313,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def _end(self, output: Any, error: BaseException | None) -> None:
         self._watcher.end()
+        if self._training and error is None:
+            self._watcher.end_forward(output)
         if self._values is not None:
             self._graphs.end(tuple(self._shape) if error is None else None)
             if self._is_looked_at and isinstance(output, Tensor):

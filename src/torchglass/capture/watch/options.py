@@ -45,6 +45,8 @@ class Options:
     """None finds out at the end of the first backward, by whether there is an optimizer."""
     time_log: tuple[str, Callable[[Any, int], float]] | None = None
     """A number to tell the time by beside the steps, and how it is asked of model and step."""
+    guard: bool = True
+    """Whether the operation behind the first NaN or Inf is to be found."""
     scaler: Any = None
     """The `GradScaler` of the training; without one, that which steps the optimizer."""
 

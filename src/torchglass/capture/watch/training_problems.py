@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from torchglass.analyse.diagnosis.conclude import conclude
 from torchglass.analyse.diagnosis.training_view import SeriesHistory, TrainingView
@@ -51,6 +52,13 @@ class TrainingProblems:
         is_recorded = any(not isinstance(point, float) for point in points.values())
         is_due = is_recorded and self._schedule.is_due()
         return self.conclude() if new or is_due else False
+
+    def add(self, finding: Finding, step: int) -> None:
+        """Take down the operation that a guard has found in a step."""
+        remedy = finding.remedy or "Look at the operands of that operation: they explain it"
+        self._at_steps.append(
+            replace(finding, step=step, first_step=step, last_step=step, remedy=remedy)
+        )
 
     def record(self) -> Findings:
         """What was found, as it is stored."""

@@ -35,6 +35,7 @@ from torch.optim.optimizer import (
 
 from torchglass.blocks import collector_paused, deferred_signals, undo_reliably
 from torchglass.capture.model.structure import read_model
+from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.torch_modes import quietly
@@ -42,6 +43,7 @@ from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
 from torchglass.capture.watch.facts_recorder import FactsRecorder
 from torchglass.capture.watch.module_flow import FlowRecorder
+from torchglass.capture.watch.nonfinite_origin import NonFiniteOrigin
 from torchglass.capture.watch.optimizers import GradientScale, Weights, find_optimizers
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pass_graphs import PassGraphs
@@ -101,9 +103,7 @@ class Watcher:
         on_finding: Callable[[Finding], object] | None = None,
     ) -> None:
         options = options or Options()
-        self.path = path
-        """The run file; None for a run in memory."""
-        self._page = page
+        self.path, self._page = path, page
         self._listener, self._on_finding = listener, FindingCallback(on_finding)
         self._errors = ErrorsSinceStart()
         self._last_update = LastUpdate()
@@ -125,7 +125,8 @@ class Watcher:
         self._running: set[int] = set()
         """The backwards that have begun and not ended."""
         self._pictures = Pictures()
-        self._problems = TrainingProblems(self._facts, self._model_record)
+        self._problems = TrainingProblems(facts, self._model_record)
+        self._origin = NonFiniteOrigin(model, self._found_origin) if options.guard else None
         self._fence = Fence("some values were not recorded")
         self._safely = LockedFence(self)
         self._idle = IdleFlush(self._write_if_idle)
@@ -238,7 +239,8 @@ class Watcher:
         """A pass through the model begins: where it is to be recorded, None if it is not."""
         self._idle.stop()
         with self._safely.lock:
-            if self._users_clock is not None and self._users_clock.is_asked:
+            is_asked = self._users_clock is not None and self._users_clock.is_asked
+            if is_asked or (self._origin is not None and self._origin.is_rerunning):
                 return None
             self._running.clear()
             if self._steps.is_updating:
@@ -251,6 +253,16 @@ class Watcher:
         if self._clock is not None:
             self._clock.begin_pass(values if training else None)
         return values
+
+    def begin_forward(self, args: Args, kwargs: Kwargs) -> None:
+        """The forward of a pass in training begins, recorded or not."""
+        if self._origin is not None:
+            self._origin.begin_pass(args, kwargs)
+
+    def end_forward(self, output: Any) -> None:
+        """The forward of a pass in training has returned."""
+        if self._origin is not None:
+            self._origin.end_pass(output)
 
     def end(self) -> None:
         """A pass through the model is over."""
@@ -319,6 +331,9 @@ class Watcher:
                 if self._listener is not None:
                     self._listener.ended(ending, self._steps.taken, self._problems.findings)
 
+    def _found_origin(self, finding: Finding) -> None:
+        self._problems.add(finding, self._steps.number)
+
     def _put_conclusion(self, ending: Ending) -> None:
         """Look at the whole training once more."""
         self._sink.put_document(self._facts.record())
@@ -346,6 +361,8 @@ class Watcher:
         _watchers.add(self)
         undo: Callable[..., object] = partial(self._undo.callback, undo_reliably)  # type: ignore[call-arg]
         undo(self._weights.clear)
+        if self._origin is not None:
+            undo(self._origin.close)
         undo(register_optimizer_step_pre_hook(self._before_update).remove)
         undo(register_optimizer_step_post_hook(self._after_update).remove)
         undo(self._flow.close)
@@ -383,6 +400,8 @@ class Watcher:
             # Beforehand, as the histograms of all that was read are made when a step ends.
             self._scaling.settle(optimizer, self._steps.of_pass)
             values = self._steps.before_update(optimizer)
+            if self._origin is not None:
+                self._origin.before_update(optimizer, is_recorded=self._steps.is_recorded)
             if self._steps.is_recorded:
                 if not self._weights.are_all_of(optimizer):
                     self._learn_weights()
