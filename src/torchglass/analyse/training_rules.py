@@ -90,6 +90,10 @@ class TrainingHistory:
     """What the rules remember of earlier steps."""
 
     gradient_sizes: dict[SeriesKey, deque[float]] = field(default_factory=dict)
+    first_size: float = 0.0
+    """The largest gradient of the first steps: at the end of a training all may be far smaller."""
+    has_settled: set[SeriesKey] = field(default_factory=set)
+    """The gradients whose first steps are over."""
     reached: set[SeriesKey] = field(default_factory=set)
     """The gradients that did not vanish at some step."""
     small_shares: dict[SeriesKey, deque[float]] = field(default_factory=dict)
@@ -192,7 +196,8 @@ def _exploding_gradients(view: StepView, history: TrainingHistory) -> Iterator[P
         # The usual size is computed only where it can matter.
         if len(earlier) >= _SHORTEST_HISTORY and size > _EXPLODING_GROWTH * min(earlier):
             usual = _usual(earlier)
-        if usual > 0 and size > _EXPLODING_GROWTH * usual and _exceeds_all(size, history):
+        is_large = size > _EXPLODING_GROWTH * usual > 0 and size > history.first_size
+        if is_large and _exceeds_all(size, history):
             message = (
                 f"The gradient of {_label(one)} explodes: {size / usual:,.0f} times its usual "
                 f"size ({_short(size)}, before: {_short(usual)})"
@@ -201,6 +206,10 @@ def _exploding_gradients(view: StepView, history: TrainingHistory) -> Iterator[P
             yield Problem("warning", "exploding-gradient", message, one, facts)
         elif math.isfinite(size):
             earlier.append(size)
+            if len(earlier) <= _SHORTEST_HISTORY and one.key not in history.has_settled:
+                history.first_size = max(history.first_size, size)
+            else:
+                history.has_settled.add(one.key)
 
 
 def _exceeds_all(size: float, history: TrainingHistory) -> bool:

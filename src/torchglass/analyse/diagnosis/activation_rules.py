@@ -314,7 +314,9 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
     if not collapsed or not _inputs_vary(view):
         yield from _shrinking_output(view)
         return
-    _, since, probe = min(collapsed, key=lambda one: one[0])
+    # What contains a module has the output of the last one in it.
+    inner = [one for one in collapsed if one[2].path not in view.containers] or collapsed
+    _, since, probe = min(inner, key=lambda one: one[0])
     last = view.outputs[-1].path if view.outputs else ""
     is_end = probe.path in ("", last)
     kind = "constant-output" if is_end else "representation-collapse"

@@ -42,7 +42,7 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         end = float(np.median(values[-max(3, len(values) // 4) :]))
         if _is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
             yield _maximised(track, steps, start, end)
-        elif end < -10 * max(1.0, abs(start)) and np.mean(np.diff(values) < 0) > 0.7:
+        elif end < -10 * max(1.0, abs(start)) and end < 2 * np.median(values[: len(values) // 2]):
             yield _unbounded(track, steps, start, end)
         elif values.min() >= 0 and start > 0 and end > 3 * start:
             above = np.nonzero(values > 3 * start)[0]
@@ -174,12 +174,14 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
             continue
         rates = view.facts.lr.values
         is_warming_up = len(rates) > 2 and rates[-1] > 1.5 * float(np.median(rates))
+        # The losses of networks that play against each other need not fall.
+        is_game = len(view.facts.optimizers) > 1 and len(view.losses) > 1
         yield finding(
             "loss-plateau",
             f"The loss does not fall: {short(float(start.mean()))} at first, "
             f"{short(float(end.mean()))} at the end"
             + (f"; guessing gives {short(chance)}" if is_chance and chance is not None else ""),
-            severity="warning" if is_chance and not is_warming_up else "info",
+            severity="warning" if is_chance and not (is_warming_up or is_game) else "info",
             series=track.label,
             first_step=int(steps[0]),
             last_step=int(steps[-1]),

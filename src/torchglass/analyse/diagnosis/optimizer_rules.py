@@ -319,6 +319,19 @@ def weight_decay_too_strong(view: TrainingView) -> Iterator[Finding]:
     decay = max((value for one in view.facts.optimizers for value in one.weight_decay), default=0.0)
     if decay < 1e-2:
         return
+    for one in view.facts.optimizers:
+        # AdamW and SGD shrink each weight by this share at every step.
+        lost = max((lr * wd for lr, wd in zip(one.lr, one.weight_decay, strict=False)), default=0.0)
+        if lost >= 0.02 and one.name in ("AdamW", "SGD"):
+            yield finding(
+                "weight-decay-too-strong",
+                f"weight_decay={decay:g} at lr={max(one.lr):g} takes {lost:.0%} off every weight "
+                "at every step",
+                first_step=0,
+                evidence={"weight_decay": decay, "lost per step": lost, "expected": "below 0.001"},
+                remedy="Use weight_decay=1e-2 with AdamW, 1e-4 with SGD",
+            )
+            return
     shrunk = []
     tracks = [track for one in view.weights if (track := view.track(one)) is not None]
     tracks = [track for track in tracks if len(track) >= 3 and track.size[0] > 0]
@@ -353,7 +366,10 @@ def scaler_skips(view: TrainingView) -> Iterator[Finding]:
     scales = view.facts.scales.values
     lowered = sum(later < earlier for earlier, later in pairwise(scales))
     is_never = not view.facts.updates and view.facts.backwards >= 5
-    if not scales or not (is_never or lowered >= 8):
+    # A scaler that begins far too high skips many steps until it has found its scale.
+    recent = sum(later < earlier for earlier, later in pairwise(scales[-9:]))
+    is_lost = lowered >= 8 and (scales[-1] < 1 or recent >= 4)
+    if not scales or not (is_never or is_lost):
         return
     often = "every step" if is_never else f"{lowered} steps"
     yield finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -333,11 +334,13 @@ def untied_weights(view: TrainingView) -> Iterator[Finding]:
         kinds = {view.kind(name.rpartition(".")[0]) for name in (one.name, one.same_values_as)}
         shapes = {part.name: part.shape for part in view.facts.parameters}
         is_transposed = one.shape != shapes.get(one.same_values_as)
-        if is_transposed or ("Embedding" in kinds and len(kinds) > 1):
+        is_head = is_transposed or ("Embedding" in kinds and len(kinds) > 1)
+        if is_head or not _are_copies_of_a_block(one.name, one.same_values_as):
             yield finding(
                 "untied-weights",
-                f"{named(one.name)} began with the values of {named(one.same_values_as)}, but they "
-                "are trained apart: the tie is lost",
+                severity="warning" if is_head else "info",
+                message=f"{named(one.name)} began with the values of "
+                f"{named(one.same_values_as)}, but they are trained apart: the tie is lost",
                 path=one.name.rpartition(".")[0],
                 series=one.name,
                 first_step=0,
@@ -345,6 +348,13 @@ def untied_weights(view: TrainingView) -> Iterator[Finding]:
                 remedy="Tie them again after loading: "
                 f"model.{one.name} = model.{one.same_values_as}",
             )
+
+
+def _are_copies_of_a_block(one: str, other: str) -> bool:
+    """Whether two parameters are the same part of two copies: of a layer, or of a whole network."""
+    numbers = re.compile(r"\d+")
+    is_same_layer = numbers.sub("#", one) == numbers.sub("#", other)
+    return is_same_layer or one.partition(".")[2] == other.partition(".")[2]
 
 
 def _inputs(view: TrainingView) -> Iterator[tuple[SeriesTrack, str]]:
