@@ -10,6 +10,12 @@ import pytest
 from torchglass.host_program import in_notebook, is_interactive
 
 
+@pytest.fixture(autouse=True)
+def _nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test may have run a shell in this process, which leaves its prompt behind."""
+    monkeypatch.delattr(sys, "ps1", raising=False)
+
+
 def test_a_program_that_imports_ipykernel_is_not_a_notebook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_run_tells_what_it_is(run: SavedRun) -> None:
 def test_a_printed_run_says_how_it_ended_and_shows_its_curves(run: SavedRun) -> None:
     lines = str(run).splitlines()
 
-    assert lines[0] == f"today: finished, 2 series, 4 steps ({run.path})"
+    assert lines[0] == f"Healthy: today, finished, 2 series, 4 steps ({run.path})"
     assert lines[1] == "No problems found up to step 3"
     assert lines[2:5] == ["", "Logged", "  loss          1  █▃▂▁  0.25"]
     assert lines[6] == "Largest weights (standard deviation)"
