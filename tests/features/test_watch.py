@@ -960,7 +960,7 @@ def train():
         optimizer.step()
         watcher.log("loss", 1.0)
 
-thread = threading.Thread(target=train)
+thread = threading.Thread(target=train, daemon=True)
 thread.start()
 for _ in range(20):
     child = os.fork()
