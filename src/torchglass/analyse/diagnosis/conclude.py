@@ -23,6 +23,7 @@ Verdict = Literal["healthy", "warning", "broken"]
 _SEVERITIES = ("error", "warning", "info")
 _MOST_CONSEQUENCES = 20
 _NUMBERS = ("nan", "inf")
+_LOSS_RANK = 3
 _FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
 """What comes first of two findings of equal weight."""
 
@@ -95,6 +96,11 @@ def _remedy(one: Finding) -> str:
     rank = _origin(one)[1]
     if rank == 0:
         return "Look at that batch: the data has NaN or Inf. torch.isfinite(x).all() finds it"
+    if rank == _LOSS_RANK:
+        return (
+            "Look at the loss function: what goes into log, sqrt or a division may be 0. "
+            "`with tg.guard(model):` around the loss names the operation"
+        )
     if one.series.endswith((".grad", ".grad_norm")):
         return (
             "Run that step in `with tg.guard(model):`, which names the operation. Usual causes: "
@@ -137,7 +143,7 @@ def _origin(one: Finding) -> tuple[int, int]:
     if is_flow:
         # What enters a module has left another one, or was computed between them.
         return step, 1
-    return step, 3 if not one.path and is_loss(name) else 6
+    return step, _LOSS_RANK if not one.path and is_loss(name) else 6
 
 
 def _without_consequences(events: Sequence[Finding]) -> list[Finding]:
