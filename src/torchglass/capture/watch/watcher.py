@@ -43,7 +43,6 @@ from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
 from torchglass.capture.watch.facts_recorder import FactsRecorder
 from torchglass.capture.watch.module_flow import FlowRecorder
-from torchglass.capture.watch.nonfinite_origin import NonFiniteOrigin
 from torchglass.capture.watch.optimizers import GradientScale, Weights, find_optimizers
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pass_graphs import PassGraphs
@@ -61,7 +60,11 @@ from torchglass.capture.watch.step_values import (
     step_number,
 )
 from torchglass.capture.watch.steps import StepClock, Steps, UserClock
-from torchglass.capture.watch.training_problems import FindingCallback, TrainingProblems
+from torchglass.capture.watch.training_problems import (
+    FindingCallback,
+    NonFiniteOrigin,
+    TrainingProblems,
+)
 from torchglass.errors import Fence
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
