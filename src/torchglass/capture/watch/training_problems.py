@@ -123,7 +123,8 @@ class FindingCallback:
     def __init__(self, call: Callable[[Finding], object] | None) -> None:
         self._call = call
         self._told: set[tuple[str, str]] = set()
-        self._pending: BaseException | None = None
+        self.pending: BaseException | None = None
+        """What the function has raised."""
 
     def tell(self, findings: Iterable[Finding]) -> None:
         """Call it with what is new and more than information."""
@@ -135,18 +136,12 @@ class FindingCallback:
                 self._told.add((one.kind, one.path))
                 self._call_with(one)
 
-    def raise_pending(self) -> None:
-        """Raise what the function has raised."""
-        error, self._pending = self._pending, None
-        if error is not None:
-            raise error
-
     def _call_with(self, finding: Finding) -> None:
         try:
             if self._call is not None:
                 self._call(finding)
         except BaseException as error:  # noqa: BLE001 - it is raised where the training runs
-            self._pending = error
+            self.pending = error
 
 
 _MOST_BUFFER_BYTES = 64 << 20

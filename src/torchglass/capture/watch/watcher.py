@@ -159,7 +159,10 @@ class Watcher:
             number = logged_number(name, value)
             if not self._steps.is_paused:
                 self._steps.log(SeriesName("", str(name)), number)
-        self._on_finding.raise_pending()
+        # Here and not in a function: an error of ours must not get out of the fence above.
+        error, self._on_finding.pending = self._on_finding.pending, None
+        if error is not None:
+            raise error
 
     def step(self, number: SupportsIndex | None = None) -> None:
         """End the current step, in loops that know better when that is; `number` is the step's own.
@@ -173,7 +176,10 @@ class Watcher:
                 self._read_all_gradients(values)
                 self._weights.read_values(self._weights.all, values)
             self._steps.advance()
-        self._on_finding.raise_pending()
+        # Here and not in a function: an error of ours must not get out of the fence above.
+        error, self._on_finding.pending = self._on_finding.pending, None
+        if error is not None:
+            raise error
 
     def begin_step(self, number: int) -> None:
         """Say which step begins, in loops that also call `step(number)` when it ends."""
@@ -416,7 +422,10 @@ class Watcher:
                     is_scaled = getattr(optimizer, "grad_scale", None) is not None
                     factor = self.gradient_factor() if is_scaled else 1.0
                     self._weights.read_gradients(trained, values, factor, is_scaled=is_scaled)
-        self._on_finding.raise_pending()
+        # Here and not in a function: an error of ours must not get out of the fence above.
+        error, self._on_finding.pending = self._on_finding.pending, None
+        if error is not None:
+            raise error
 
     def _after_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
