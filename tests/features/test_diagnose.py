@@ -376,3 +376,25 @@ def test_nan_in_the_backward_alone_is_named_with_its_operation(tmp_path: Path) -
 
     assert (finding.kind in ("nan", "inf"), finding.first_step) == (True, 0)
     assert "sqrt" in finding.op.lower()
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)], ids=["same start", "different starts"])
+def test_ranks_with_different_parameters_are_named(
+    seeds: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, seed in enumerate(seeds):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(seed)
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with tg.watch(model, run_dir=tmp_path, verbose=False):
+            for _ in range(4):
+                x = torch.eye(8)
+                loss = functional.cross_entropy(model(x), torch.arange(8) % 4)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+
+    found = [one.kind for one in tg.diagnose(tmp_path).findings]
+    assert ("ranks-differ" in found) == (seeds[0] != seeds[1])

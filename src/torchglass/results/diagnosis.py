@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -144,11 +145,68 @@ def _details(one: Finding) -> Iterator[str]:
     yield f"kind: {one.kind}" + (f", confidence {one.confidence:.0%}" if one.confidence < 1 else "")
 
 
+def _ranks_that_differ(readers: Sequence[Reader]) -> Iterator[Finding]:
+    """Parameters that data-parallel ranks should share, and that have different values."""
+    facts = readers[0].document(TrainingFacts) or TrainingFacts()
+    trained = {one.name for one in facts.parameters if one.optimizer is not None}
+    differ: dict[str, int] = {}
+    same = 0
+    tracks = [_parameter_tracks(reader, trained) for reader in readers]
+    for name, track in tracks[0].items():
+        others = [one[name] for one in tracks[1:] if name in one]
+        steps = [
+            step
+            for other in others
+            for step in sorted(track.keys() & other.keys())
+            if not math.isclose(track[step], other[step], rel_tol=1e-6, abs_tol=1e-12)
+        ]
+        if steps:
+            differ[name] = min(steps)
+        same += not steps or min(steps) > min(track)
+    if differ:
+        first = min(differ.values())
+        name = min(differ, key=differ.__getitem__)
+        yield Finding(
+            # Ranks that share a model by parts have different parameters from the start.
+            severity="warning" if same else "info",
+            kind="ranks-differ",
+            message=f"Ranks have different parameters since step {first}: `{name}` and "
+            f"{len(differ) - 1} more of {len(trained)}",
+            path=name.rpartition(".")[0],
+            series=name,
+            step=first,
+            first_step=first,
+            facts={"parameters": sorted(differ)[:20], "of": len(trained)},
+            remedy="Wrap the model in DistributedDataParallel before training, and change "
+            "parameters and buffers on all ranks alike",
+        )
+
+
+def _parameter_tracks(reader: Reader, names: set[str]) -> dict[str, dict[int, float]]:
+    """The size of each parameter by step."""
+    ids = [one.id for one in reader.series() if one.label in names and one.kind != "scalar"]
+    return {
+        points.series.label: dict(
+            zip(
+                points.steps.tolist(),
+                (points.column("std") + points.column("mean")).tolist(),
+                strict=True,
+            )
+        )
+        for points in reader.points_of(ids)
+    }
+
+
 def diagnose_reader(reader: Reader) -> Diagnosis:
     """The diagnosis of a run that was recorded, or is being recorded."""
     ids = [one.id for one in reader.series() if is_needed(one.path, one.name)]
     found, facts = reader.document(Findings) or Findings(), reader.document(TrainingFacts)
-    of_ranks = report(reader.ranks).findings if isinstance(reader, RanksReader) else ()
+    of_ranks: tuple[Finding, ...] = ()
+    if isinstance(reader, RanksReader):
+        of_ranks = (
+            *_ranks_that_differ(list(reader.ranks.values())),
+            *report(reader.ranks).findings,
+        )
     view = TrainingView(
         tracks_of(reader.points_of(ids)),
         facts=facts,

@@ -267,6 +267,7 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
         and not any(place in called for place in (one.path, *one.other_paths))
         and one.path not in used
         and not _is_expert(one.path)
+        and not _has_moved(view, one.path)
     ]
     if unused:
         path = unused[0] if len(unused) == 1 else common_path([f"{one}.x" for one in unused])
@@ -284,6 +285,13 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
 def _was_called(view: TrainingView, path: str) -> bool:
     has_calls = any(one.calls for one in view.facts.modules if one.path == path)
     return has_calls or (path, "output") in view.series or (path, "output.0") in view.series
+
+
+def _has_moved(view: TrainingView, path: str) -> bool:
+    """Whether weights of a module changed: it was then called in steps that were not recorded."""
+    own = [one for one in view.facts.parameters if one.name.rpartition(".")[0] == path]
+    tracks = [track for one in own if (track := view.track(one)) is not None and len(track) > 1]
+    return any(track.size[0] != track.size[-1] for track in tracks)
 
 
 def _is_expert(path: str) -> bool:
