@@ -14,6 +14,11 @@ _AT_STEPS = (
     ("inf", "A value is Inf, and not one that a mask or a GradScaler takes care of."),
 )
 """What single steps show, without a rule over the whole training."""
+_OF_RANKS = (
+    ("ranks-differ", "Ranks have different values of a parameter that they should share."),
+    ("straggler", "One rank takes longer than the others, which wait for it."),
+)
+"""What comparing the files of all ranks shows."""
 
 
 def renewed(page: str) -> str:
@@ -33,6 +38,8 @@ def markdown() -> str:
     for family, rules in families.items():
         lines += ["", f"### {family}", "", *_HEAD]
         lines += [f"| {_kinds(rule)} | {rule.text} |" for rule in rules]
+    lines += ["", "### ranks", "", *_HEAD]
+    lines += [f"| `{kind}` | {text} |" for kind, text in _OF_RANKS]
     return "\n".join([*lines, ""])
 
 
