@@ -112,10 +112,6 @@ class LossFacts:
     """The nodes between the loss function and the parameters, from the loss on."""
     input_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
-    target_min: float | None = None
-    target_max: float | None = None
-    ignored: float = 0.0
-    """The share of targets that the loss ignores."""
     is_broadcast: bool = False
     """Whether input and target have different shapes and were expanded to a larger one."""
 

@@ -66,6 +66,7 @@ def dead_units(view: TrainingView) -> Iterator[Finding]:
 )
 def saturated(view: TrainingView) -> Iterator[Finding]:
     """Almost all outputs of a sigmoid or tanh are at its limits, where its gradient is 0."""
+    yield from _saturated_recurrence(view)
     ends_so = any(
         name.startswith(("Sigmoid", "Tanh"))
         for loss in view.facts.losses
@@ -89,8 +90,7 @@ def saturated(view: TrainingView) -> Iterator[Finding]:
         )
 
 
-@rule("saturated-recurrence", family="activations", title="A recurrent state is saturated")
-def saturated_recurrence(view: TrainingView) -> Iterator[Finding]:
+def _saturated_recurrence(view: TrainingView) -> Iterator[Finding]:
     """The hidden state of a recurrent module is at the limits of its tanh."""
     for path, module in view.modules.items():
         if module.kind not in ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"):

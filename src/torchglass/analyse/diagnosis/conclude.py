@@ -172,4 +172,6 @@ def _explains(cause: Finding, effect: Finding) -> bool:
     rule: Rule | None = RULES.get(cause.kind)
     if rule is None or effect.kind not in rule.explains or cause.severity == "info":
         return False
-    return (cause.first_step or 0) <= (effect.first_step or effect.step or 0)
+    # A plateau is of the whole training, whenever its cause began.
+    is_of_all = effect.kind == "loss-plateau"
+    return is_of_all or (cause.first_step or 0) <= (effect.first_step or effect.step or 0)

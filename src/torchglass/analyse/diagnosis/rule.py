@@ -47,7 +47,7 @@ class Rule:
 
 DAMAGE = (
     *("nan", "inf", "loss-diverges", "loss-spike", "loss-plateau", "exploding-gradient"),
-    *("dead-units", "saturated", "saturated-recurrence", "attention-collapse"),
+    *("dead-units", "saturated", "attention-collapse"),
     *("attention-logit-growth", "growing-activations", "constant-output"),
     *("representation-collapse", "vanishing-gradient", "no-gradient"),
 )

@@ -155,11 +155,7 @@ def softmax_before_cross_entropy(view: TrainingView) -> Iterator[Finding]:
                 path=_module_of(view, which),
             )
             return
-        if (
-            first
-            and not first.startswith("LogSoftmax")
-            and not first.startswith(("LogBackward", "Log"))
-        ):
+        if first and not first.startswith("Log"):
             yield finding(
                 "nll-without-log-softmax",
                 "nll_loss takes log-probabilities, and is given something else",
@@ -255,10 +251,8 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
         return
     used = {one.name.rpartition(".")[0] for one in view.facts.parameters if one.with_gradient}
     trained = {one.name.rpartition(".")[0] for one in view.facts.parameters if one.requires_grad}
-    called = {one.path for one in view.facts.modules if one.calls} | {
-        path for path, _ in view.series
-    }
-    called = {path for path in called if _was_called(view, path)}
+    called = {one.path for one in view.facts.modules if one.calls}
+    called |= {path for path, name in view.series if name in ("output", "output.0")}
     unused = [
         one.path
         for one in view.facts.modules
@@ -280,11 +274,6 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
             evidence={"modules": unused[:20]},
             remedy=f"Call it in forward, or remove it: del model.{unused[0]}",
         )
-
-
-def _was_called(view: TrainingView, path: str) -> bool:
-    has_calls = any(one.calls for one in view.facts.modules if one.path == path)
-    return has_calls or (path, "output") in view.series or (path, "output.0") in view.series
 
 
 def _has_moved(view: TrainingView, path: str) -> bool:

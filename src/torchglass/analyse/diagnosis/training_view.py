@@ -25,7 +25,6 @@ _MOST_POINTS = 256
 _FEWEST_POINTS = 16
 _MOST_BYTES = 32 << 20
 _CALL = re.compile(r"^(eval:|\d+:|more:)")
-_NORM_CLASSES = ("Norm",)
 _LOSS = re.compile(r"(^|[^a-z])loss$", re.IGNORECASE)
 _OTHER_LOSS = re.compile(r"(^|[^a-z])(val|valid|validation|eval|test|dev)([^a-z]|$)", re.IGNORECASE)
 
@@ -88,7 +87,7 @@ class SeriesHistory:
     def add(self, step: int, points: Iterable[tuple[SeriesKey, Point]]) -> None:
         """The values of one step."""
         for key, point in points:
-            if not _is_needed(*key):
+            if not is_needed(*key):
                 continue
             values = point_values(point)
             if key not in self._steps:
@@ -134,10 +133,6 @@ def tracks_of(points: Iterable[Points]) -> dict[SeriesKey, SeriesTrack]:
 
 def is_needed(path: str, name: str) -> bool:
     """Whether any rule looks at a series: not at later calls, inner inputs or norms of rows."""
-    return _is_needed(path, name)
-
-
-def _is_needed(path: str, name: str) -> bool:
     if _CALL.match(name) or name.endswith((".grad_norm", ".zeros", ".update")):
         return False
     # Of the inputs of modules inside the model, only those of its own children.
@@ -271,11 +266,6 @@ def parents_of(path: str) -> Iterable[str]:
     while path:
         path = path.rpartition(".")[0]
         yield path
-
-
-def last_value(track: Track) -> float:
-    """The latest value of a track; NaN if it has none."""
-    return track.values[-1] if track.values else float("nan")
 
 
 def lasting(track: Track, is_bad: Callable[[float], bool], *, least: int = 2) -> int | None:

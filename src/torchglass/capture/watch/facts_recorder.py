@@ -53,11 +53,6 @@ _LOSS_NODES = (
     *("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "KlDiv", "CtcLoss"),
     *("SoftMarginLoss", "MultiMarginLoss", "MultilabelMarginLoss", "PoissonNllLoss", "Abs"),
 )
-VIEW_NODES = (
-    *("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "T"),
-    *("Slice", "Select", "Expand", "ToCopy", "Clone", "Alias", "Index", "Cat", "Contiguous"),
-)
-"""The nodes of operations that move values and do not change them."""
 
 
 class LookSchedule:
