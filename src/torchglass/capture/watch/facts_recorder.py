@@ -118,7 +118,6 @@ class _UsedGradient(NamedTuple):
 
     parameter: weakref.ref[torch.Tensor]
     gradient: int
-    version: int
 
 
 class FactsRecorder:
@@ -254,9 +253,7 @@ class FactsRecorder:
                 gradient = parameter.grad
                 if gradient is not None and not gradient.is_sparse:
                     key = id(optimizer)
-                    self._used[key] = _UsedGradient(
-                        weakref.ref(parameter), id(gradient), gradient._version
-                    )
+                    self._used[key] = _UsedGradient(weakref.ref(parameter), id(gradient))
                     self._was_cleared.pop(key, None)
                     return
 
@@ -370,8 +367,7 @@ def _is_cleared(used: _UsedGradient) -> bool:
     gradient = getattr(used.parameter(), "grad", None)
     if gradient is None or id(gradient) != used.gradient:
         return True
-    # Both `zero_grad` and another backward have written into it.
-    return bool(gradient._version != used.version and not gradient.any())
+    return not bool(gradient.any())
 
 
 def _is_shapeless(parameter: Any) -> bool:
