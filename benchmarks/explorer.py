@@ -177,7 +177,7 @@ class _Opening:
 
 
 def _open_ours(model: Any) -> tuple[Any, Callable[[], bool]]:
-    from torchglass.api.explorer_source import make_source
+    from torchglass.api.explore import make_source
     from torchglass.views.tui.app import ExplorerApp
 
     app = ExplorerApp(make_source(model))

@@ -19,10 +19,9 @@ from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 from tests import make
 from tests.browser import chromium
 from tests.browser.runs import RUN, bell
-from torchglass.records.graph import Edge, Graph, Node, NodeId
-from torchglass.records.reader import Reader
-from torchglass.records.series import Frame
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Frame, Reader
+from torchglass.records.trace import Edge, Graph, Node, NodeId
+from torchglass.store.readers import MemoryStore
 from torchglass.views.web import saved_page
 from torchglass.views.web.server import serve
 

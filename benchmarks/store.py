@@ -14,11 +14,10 @@ import numpy as np
 from benchmarks.cases import Measure, together
 from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesKind
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
+from torchglass.records.run import Frame, Point, RunRecord, SeriesKind
 from torchglass.store import writer
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 SERIES = 300

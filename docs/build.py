@@ -15,9 +15,10 @@ import torchglass as tg
 from benchmarks.models import GPT2
 from docs import examples, finding_kinds, notebooks
 from docs.explorer_keys import PAGE, renewed
-from docs.page_pictures import photographs
+from docs.page_pictures import overviews, photographs
+from docs.sick_trainings import trainings
 from tests.zoo_trace import AlexNet, Recurrent
-from torchglass.api.explorer_source import make_source
+from torchglass.api.explore import make_source
 from torchglass.demo import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
@@ -51,6 +52,7 @@ def _of_a_training() -> Iterator[Path]:
             page = Path(folder) / "sorter.html"
             write_page(run.reader, page)
             yield from photographs(page, IMAGES)
+        yield from overviews(trainings(Path(folder)), IMAGES)
 
 
 def _of_traces() -> Iterator[Path]:

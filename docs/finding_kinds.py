@@ -10,8 +10,8 @@ from torchglass.analyse.diagnosis.rule import Rule
 PAGE = Path(__file__).parent / "diagnose.md"
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 _AT_STEPS = (
-    ("nan", "A value is NaN. The finding is at the first place: input, module, loss or gradient."),
-    ("inf", "A value is Inf, and not one that a mask or a GradScaler takes care of."),
+    ("nan", "A value is NaN. The finding names the first one: input, module, loss or gradient."),
+    ("inf", "A value is Inf, and neither a mask nor a GradScaler explains it."),
 )
 """What single steps show, without a rule over the whole training."""
 _OF_RANKS = (
@@ -37,7 +37,7 @@ def markdown() -> str:
     lines += [f"| `{kind}` | {text} |" for kind, text in _AT_STEPS]
     for family, rules in families.items():
         lines += ["", f"### {family}", "", *_HEAD]
-        lines += [f"| {_kinds(rule)} | {rule.text} |" for rule in rules]
+        lines += [f"| {_kinds(rule)} | {rule.text.splitlines()[0]} |" for rule in rules]
     lines += ["", "### ranks", "", *_HEAD]
     lines += [f"| `{kind}` | {text} |" for kind, text in _OF_RANKS]
     return "\n".join([*lines, ""])

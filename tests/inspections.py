@@ -12,7 +12,7 @@ from torchglass.records.calls import (
     InspectedModel,
     InspectedModule,
 )
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.results import inspection
 
 SCHEMA_FILE = inspection.SCHEMA_FILE

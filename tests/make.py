@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, TensorSpec, join_path
 from torchglass.records.trace import (
     CallId,
     CallRecord,

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import make
-from torchglass.records.reader import Sink
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
+from torchglass.records.run import Frame, Point, RunRecord, SeriesId, Sink
 from torchglass.store.writer import FileSink
 
 ROOT = Path(__file__).parent.parent

@@ -9,15 +9,15 @@ from typing import Any
 from torch import nn
 
 import torchglass as tg
-from torchglass.analyse.graph.call_graph import op_graph
-from torchglass.api.run_files import this_run
-from torchglass.capture.watch import Watcher
+from torchglass.analyse.call_graph import op_graph
+from torchglass.api.backends import this_run
 from torchglass.capture.watch.options import Options
+from torchglass.capture.watch.watcher import Watcher
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.graph import Graph
-from torchglass.records.series import Series
-from torchglass.records.tensors import Activations, Histogram
-from torchglass.store.memory import MemoryStore
+from torchglass.records.model import Activations, Histogram
+from torchglass.records.run import Series
+from torchglass.records.trace import Graph
+from torchglass.store.readers import MemoryStore
 
 
 class Seen:

@@ -99,6 +99,8 @@ def _static_measures() -> Iterator[Measure]:
     yield Measure("modules with a single importer", len(_single_importer(trees)))
     yield Measure("class names used more than once", len(_repeated_classes(trees)))
     yield Measure("file names that are a gerund or a participle", len(_verblike(files)))
+    yield Measure("classes with a stack of module calls of their own", len(_call_stacks(trees)))
+    yield Measure("files that align cells outside of tables and explorer", len(_aligning(trees)))
     yield Measure("public parameters not explained in their docstring", len(_unexplained()))
 
 
@@ -150,6 +152,38 @@ def _verblike(files: list[Path]) -> list[Path]:
     """Files whose last word is a verb form: keeping.py, held.py."""
     words = ((file, file.stem.rpartition("_")[2]) for file in files)
     return [file for file, word in words if _VERBLIKE.search(word) and word not in _DOMAIN_WORDS]
+
+
+def _call_stacks(trees: dict[Path, ast.Module]) -> list[str]:
+    """Classes that are told of each module call, unless they pass it on to another one."""
+    nodes = (node for tree in trees.values() for node in ast.walk(tree))
+    classes = (node for node in nodes if isinstance(node, ast.ClassDef))
+    return [
+        one.name
+        for one in classes
+        for method in one.body
+        if isinstance(method, ast.FunctionDef) and method.name == "enter"
+        if any(argument.arg == "module" for argument in method.args.args)
+        if not any(isinstance(n, ast.Attribute) and n.attr == "enter" for n in ast.walk(method))
+    ]
+
+
+def _aligning(trees: dict[Path, ast.Module]) -> list[Path]:
+    """Files that pad text to a width that depends on other text, as whoever makes a table does."""
+    return [
+        file
+        for file, tree in trees.items()
+        if not file.relative_to(PACKAGE).as_posix().startswith(("tables/", "views/tui/"))
+        if any(map(_aligns, ast.walk(tree)))
+    ]
+
+
+def _aligns(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in {"ljust", "rjust", "center"}
+    if not isinstance(node, ast.FormattedValue) or not isinstance(node.format_spec, ast.JoinedStr):
+        return False
+    return bool(re.search(r":[<>^]\{", ast.unparse(ast.JoinedStr([node]))))
 
 
 def _unexplained() -> list[str]:

@@ -91,7 +91,7 @@ def _run(task: tuple[str, int, int]) -> Result:
             seconds = time.perf_counter() - started
             target = _target(watch.folder)
             found = _findings(target)
-            first, last = _losses(watch.folder / "rank0.glass")
+            first, last = _losses(watch)
         except Exception as problem:  # noqa: BLE001 - the other cases are to be run
             error = f"{type(problem).__name__}: {problem}"
             return Result(case=name, log_freq=log_freq, error=error)
@@ -132,9 +132,11 @@ def _compared(finding: Any) -> Found:
     )
 
 
-def _losses(path: Path) -> tuple[float, float]:
+def _losses(watch: Watch) -> tuple[float, float]:
     """The mean loss of the first and of the last tenth of the steps."""
-    with tg.open(path) as run:
-        values = np.asarray(run["loss"].values, dtype=float)
+    values = np.asarray(watch.losses)
+    if not len(values):
+        with tg.open(watch.folder / "rank0.glass") as run:
+            values = np.asarray(run["loss"].values, dtype=float)
     part = max(1, len(values) // 10)
     return float(values[:part].mean()), float(values[-part:].mean())

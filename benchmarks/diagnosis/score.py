@@ -47,7 +47,8 @@ def markdown(results: Sequence[Result]) -> str:
     for group in ("planted", "traincheck"):
         missed = [one for one in results if cases[one.case].group == group and not _is_named(one)]
         parts.append(_misses(f"Missed: {group}", missed, cases))
-    parts.append(_not_ported())
+    if any(cases[one.case].group == "traincheck" for one in results):
+        parts.append(_not_ported())
     false = [one for one in results if cases[one.case].group == "healthy" and _is_wrong(one)]
     parts.append(_false_alarms(false))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -73,17 +74,17 @@ def _is_wrong(result: Result) -> bool:
 
 
 def _score_table(results: Sequence[Result], freqs: Iterable[int], cases: dict[str, Case]) -> str:
-    columns = (
+    columns = [
         "log_freq",
         "mistakes",
         f"named among the first {FIRST}",
         "named first",
         "healthy trainings",
         "with a false alarm",
-        "TrainCheck's bugs",
-        f"named among the first {FIRST}",
-        "within a step",
-    )
+    ]
+    with_traincheck = any(cases[one.case].group == "traincheck" for one in results)
+    if with_traincheck:
+        columns += ["TrainCheck's bugs", f"named among the first {FIRST}", "within a step"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for freq in freqs:
         by_group: dict[str, list[Result]] = {"planted": [], "healthy": [], "traincheck": []}
@@ -93,17 +94,16 @@ def _score_table(results: Sequence[Result], freqs: Iterable[int], cases: dict[st
         planted, healthy, ported = by_group.values()
         first = [rank_of_right(cases[one.case], one.found) == 0 for one in planted]
         named = sum(map(_is_named, planted))
-        cells = (
+        cells = [
             freq,
             len(planted),
             _share(named, len(planted)),
             _share(sum(first), len(planted)),
             len(healthy),
             sum(map(_is_wrong, healthy)),
-            len(ported),
-            sum(map(_is_named, ported)),
-            sum(map(_is_early, ported)),
-        )
+        ]
+        if with_traincheck:
+            cells += [len(ported), sum(map(_is_named, ported)), sum(map(_is_early, ported))]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@ import test from "node:test";
 import { rankOfScalar, titleOfRun } from "../src/data/names";
 import type { Finding } from "../src/data/records";
 import { readGraph } from "../src/graph/calls";
-import { leadOf, together } from "../src/training/finding-groups";
+import { beginnings, leadOf, problemsByPath, stepsOf, together } from "../src/training/finding-groups";
 
 const graph = readGraph({
   passes: 1,
@@ -66,5 +66,43 @@ test("numbers of a run are named in words, and what a person logged comes first"
   assert.deepEqual(
     [rankOfScalar("", "loss"), rankOfScalar("", "lr"), rankOfScalar("", "position.update"), rankOfScalar("a", "loss")],
     [0, 1, 2, 2],
+  );
+});
+
+test("a problem is seen from its first step to its last one", () => {
+  assert.deepEqual(stepsOf([make({ step: 5 })]), [5, 5]);
+  assert.deepEqual(stepsOf([make({ step: 5, first_step: 2, last_step: 9 }), make({ step: 1 })]), [1, 9]);
+  assert.equal(stepsOf([make({})]), undefined);
+});
+
+test("a problem counts once at each module around it, and what is for information does not", () => {
+  const found = problemsByPath([
+    make({ path: "a.b", step: 4 }),
+    make({ path: "a.c", step: 4 }),
+    make({ path: "a.d", step: 9, severity: "info" }),
+  ]);
+  const counts = (path: string) => [found.get(path)!.here, found.get(path)!.total];
+
+  assert.deepEqual(counts(""), [0, 1]);
+  assert.deepEqual(counts("a"), [0, 1]);
+  assert.deepEqual(counts("a.c"), [1, 1]);
+  assert.deepEqual(counts("a.d"), [0, 0]);
+  assert.equal(found.get("e"), undefined);
+});
+
+test("one tick stands at each step at which a problem begins, the worst one", () => {
+  const found = [
+    make({ severity: "warning", kind: "dead", step: 3 }),
+    make({ step: 3 }),
+    make({ step: 8, first_step: 1 }),
+    make({ severity: "info", step: 5 }),
+  ];
+
+  assert.deepEqual(
+    beginnings(found).map(([step, { severity }]) => [step, severity]),
+    [
+      [1, "error"],
+      [3, "error"],
+    ],
   );
 });

@@ -33,7 +33,7 @@ test("series stand in sections, each quantity beside its gradient", () => {
 
   assert.deepEqual(
     sections.map(({ title }) => title),
-    ["Inputs", "Outputs", "Parameters", "In evaluation"],
+    ["Inputs", "Outputs", "Parameters", "In eval mode"],
   );
   const [weight, update] = sections[2]!.pairs;
   assert.deepEqual(
@@ -151,10 +151,11 @@ test("a table has a line for each point, and no cell that a spreadsheet would ru
 });
 
 test("a ridge has few lines, and that of the shown step among them", () => {
-  const steps = Array.from({ length: 500 }, (_, at) => [at, at] as const);
-  const flow = { steps, layers: [{ path: "a", norms: steps.map(([at]) => (at === 7 ? "NaN" : at + 1)) }] };
+  const starts = Array.from({ length: 500 }, (_, at) => at);
+  const columns = starts.map((at) => [at === 7 ? Infinity : at + 1]);
+  const heat = { title: "", isLogarithmic: true, paths: ["a"], starts, ends: starts, columns };
 
-  const { lines, current, low, high } = ridge(flow, 123, 20);
+  const { lines, current, low, high } = ridge(heat, 123, 20);
 
   assert.ok(lines.length <= 21);
   assert.equal(lines[current]!.first, 123);

@@ -15,18 +15,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchglass.analyse.accelerators import Accelerator as Accelerator
     from torchglass.analyse.diagnosis.rule import rule as rule
+    from torchglass.api.compare import compare as compare
     from torchglass.api.diagnose import diagnose as diagnose
+    from torchglass.api.experiment import pruning as pruning
+    from torchglass.api.experiment import quantization as quantization
     from torchglass.api.explore import explore as explore
     from torchglass.api.guard import guard as guard
     from torchglass.api.guard import replay as replay
     from torchglass.api.measure import flops as flops
+    from torchglass.api.measure import inspect as inspect
     from torchglass.api.measure import memory as memory
     from torchglass.api.measure import profile as profile
+    from torchglass.api.measure import record as record
     from torchglass.api.measure import register_flops as register_flops
     from torchglass.api.measure import unregister_flops as unregister_flops
-    from torchglass.api.observe import inspect as inspect
-    from torchglass.api.observe import record as record
+    from torchglass.api.plan import batch_size as batch_size
+    from torchglass.api.plan import estimate as estimate
     from torchglass.api.summary import summary as summary
     from torchglass.api.trace import explain as explain
     from torchglass.api.trace import load as load
@@ -38,16 +44,6 @@ if TYPE_CHECKING:
     from torchglass.api.watch import open as open  # noqa: A004 - as gzip.open is
     from torchglass.api.watch import setup as setup
     from torchglass.api.watch import watch as watch
-    from torchglass.classic.forward_stats import (
-        display_timing_in_explorer as display_timing_in_explorer,
-    )
-    from torchglass.classic.forward_stats import (
-        explore_torch_module_with_stats as explore_torch_module_with_stats,
-    )
-    from torchglass.classic.forward_stats import get_forward_stats as get_forward_stats
-    from torchglass.classic.forward_stats import (
-        record_torch_module_forward_stats as record_torch_module_forward_stats,
-    )
     from torchglass.classic.inspector_gadgets import InspectorGadgets as InspectorGadgets
     from torchglass.classic.module_analysis import ModuleInfo as ModuleInfo
     from torchglass.classic.module_analysis import analyze_model_async as analyze_model_async
@@ -70,16 +66,26 @@ if TYPE_CHECKING:
     from torchglass.classic.module_analysis import plot_network_graph as plot_network_graph
     from torchglass.classic.module_explorer import ExplorerConfig as ExplorerConfig
     from torchglass.classic.module_explorer import analyze_memory_usage as analyze_memory_usage
+    from torchglass.classic.module_explorer import (
+        display_timing_in_explorer as display_timing_in_explorer,
+    )
     from torchglass.classic.module_explorer import explore_model as explore_model
     from torchglass.classic.module_explorer import explore_torch_module as explore_torch_module
+    from torchglass.classic.module_explorer import (
+        explore_torch_module_with_stats as explore_torch_module_with_stats,
+    )
     from torchglass.classic.module_explorer import export_model_summary as export_model_summary
     from torchglass.classic.module_explorer import format_param_count as format_param_count
     from torchglass.classic.module_explorer import format_shape as format_shape
     from torchglass.classic.module_explorer import format_time as format_time
+    from torchglass.classic.module_explorer import get_forward_stats as get_forward_stats
     from torchglass.classic.module_explorer import (
         get_parameter_statistics as get_parameter_statistics,
     )
     from torchglass.classic.module_explorer import input_select_file as input_select_file
+    from torchglass.classic.module_explorer import (
+        record_torch_module_forward_stats as record_torch_module_forward_stats,
+    )
     from torchglass.classic.module_explorer import save_text_file as save_text_file
     from torchglass.classic.module_explorer import select_torch_device as select_torch_device
     from torchglass.classic.torchlens import ModelHistory as ModelHistory
@@ -93,28 +99,28 @@ if TYPE_CHECKING:
     from torchglass.errors import TorchglassWarning as TorchglassWarning
     from torchglass.errors import TrainingStoppedError as TrainingStoppedError
     from torchglass.records.findings import Finding as Finding
+    from torchglass.results.comparison import Comparison as Comparison
     from torchglass.results.diagnosis import Diagnosis as Diagnosis
-    from torchglass.results.guard import NonFiniteError as NonFiniteError
+    from torchglass.results.failures import NonFiniteError as NonFiniteError
     from torchglass.results.inspection import Inspection as Inspection
     from torchglass.results.trace import Trace as Trace
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "analyse.accelerators": "Accelerator",
     "analyse.diagnosis.rule": "rule",
+    "api.compare": "compare",
     "api.diagnose": "diagnose",
+    "api.experiment": "pruning quantization",
     "api.explore": "explore",
     "api.guard": "guard replay",
-    "api.measure": "flops memory profile register_flops unregister_flops",
-    "api.observe": "inspect record",
+    "api.measure": "flops inspect memory profile record register_flops unregister_flops",
+    "api.plan": "batch_size estimate",
     "api.summary": "summary",
     "api.trace": "explain load pluck trace tracing",
     "api.view": "view",
     "api.watch": "attach open setup watch",
-    "classic.forward_stats": (
-        "display_timing_in_explorer explore_torch_module_with_stats get_forward_stats "
-        "record_torch_module_forward_stats"
-    ),
     "classic.inspector_gadgets": "InspectorGadgets",
     "classic.module_analysis": (
         "ModuleInfo analyze_model_async analyze_module analyze_module_detailed "
@@ -123,9 +129,11 @@ _HOMES = {
         "lazy_parameter_analysis plot_network_graph"
     ),
     "classic.module_explorer": (
-        "ExplorerConfig analyze_memory_usage explore_model explore_torch_module "
-        "export_model_summary format_param_count format_shape format_time "
-        "get_parameter_statistics input_select_file save_text_file select_torch_device"
+        "ExplorerConfig analyze_memory_usage display_timing_in_explorer explore_model "
+        "explore_torch_module explore_torch_module_with_stats export_model_summary "
+        "format_param_count format_shape format_time get_forward_stats "
+        "get_parameter_statistics input_select_file record_torch_module_forward_stats "
+        "save_text_file select_torch_device"
     ),
     "classic.torchlens": (
         "ModelHistory get_model_metadata log_forward_pass show_model_graph "
@@ -133,8 +141,9 @@ _HOMES = {
     ),
     "errors": "TorchglassError TorchglassWarning TrainingStoppedError",
     "records.findings": "Finding",
+    "results.comparison": "Comparison",
     "results.diagnosis": "Diagnosis",
-    "results.guard": "NonFiniteError",
+    "results.failures": "NonFiniteError",
     "results.inspection": "Inspection",
     "results.trace": "Trace",
 }

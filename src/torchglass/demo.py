@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchglass.api import summary, watch
-from torchglass.capture.watch import Watcher
+from torchglass.capture.watch.watcher import Watcher
 from torchglass.results.run import SavedRun, open_run
 from torchglass.targets.names import RUN_SUFFIX
 
@@ -221,9 +221,9 @@ def run(
     with open_run(file) as recorded:
         write_page(recorded.reader, page)
         if show if show is not None else console.is_terminal and sys.stdin.isatty():
-            from torchglass.views.tui.app import run_explorer
+            from torchglass.views.tui.app import ExplorerSource, run_explorer
 
-            run_explorer(recorded.reader)
+            run_explorer(ExplorerSource(reader=recorded.reader, kind="run"))
         else:
             print_report(model, recorded, console)
     _print_ways_on(console, file, page)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 import hatch_build
 import torchglass as tg
 from tests.browser import chromium
-from torchglass.records.reader import Reader
+from torchglass.records.run import Reader
 from torchglass.views.web.server import Server, serve
 
 OpenPage = Callable[..., Page]

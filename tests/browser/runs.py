@@ -13,7 +13,6 @@ from typing import Any
 from tests import make
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.measures import (
     BlockId,
     Footprint,
@@ -23,12 +22,18 @@ from torchglass.records.measures import (
     ModuleMeasure,
     StepPart,
 )
-from torchglass.records.model import ClassSource, Model
-from torchglass.records.reader import Sink
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Activations, FeatureMap, Histogram, Stats, TensorSpec
-from torchglass.store.memory import MemoryStore
+from torchglass.records.model import (
+    Activations,
+    ClassSource,
+    FeatureMap,
+    Histogram,
+    Model,
+    Stats,
+    TensorSpec,
+)
+from torchglass.records.run import Frame, Point, RunRecord, SeriesId, Sink
+from torchglass.records.trace import Edge, Graph, Node, NodeId, NodeKind
+from torchglass.store.readers import MemoryStore
 from torchglass.store.writer import FileSink
 
 RUN = RunRecord(name="tiny-gpt", created_ns=0, command="python train.py")

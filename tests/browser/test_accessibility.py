@@ -10,6 +10,7 @@ from tests.browser.runs import training
 from tests.unit.views.web.frontend import FRONTEND, find_node
 
 VIEWS = {
+    "overview": "",
     "graph": "columns=embed%3A1",
     "opened": "open=%3A1*stackblocks.0%3A1&colour=time",
     "gradients": "view=gradients",
@@ -48,7 +49,7 @@ def test_axe_finds_nothing_serious(
 
 
 def test_every_part_is_reached_by_the_keyboard(open_page: OpenPage, serving: Serve) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     reached = set()
 
@@ -65,6 +66,6 @@ def test_every_part_is_reached_by_the_keyboard(open_page: OpenPage, serving: Ser
 
 
 def test_a_boxs_label_says_what_it_is(open_page: OpenPage, serving: Serve) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
 
     expect(page.get_by_role("button", name="embed Embedding")).to_be_visible()

@@ -31,7 +31,7 @@ OTHER = run_named("deeper")
 @pytest.fixture
 def page(open_page: OpenPage, serving: Serve) -> Page:
     server = serving(training(), training(30, run=OTHER, blocks=5))
-    page = open_page(server.url)
+    page = open_page(server.url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     page.get_by_label("Compare with").select_option("1")
     return page
@@ -68,7 +68,7 @@ def test_the_other_run_can_be_looked_at_by_itself(page: Page) -> None:
 def test_a_marked_step_is_compared_with_the_one_that_is_shown(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     expect(page.get_by_test_id("step")).to_have_text("step 39")
     page.get_by_label("Step", exact=True).fill("5")
 
@@ -104,7 +104,7 @@ def test_weights_and_outputs_are_compared_between_two_steps(
 
 def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving: Serve) -> None:
     ranks = [training(run=run_named("gpt", 0, rank=rank, world_size=3)) for rank in range(3)]
-    page = open_page(serving(*ranks).url)
+    page = open_page(serving(*ranks).url + "#view=graph")
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
 
     page.get_by_label("Compare with").select_option(label="with all others")
@@ -120,7 +120,7 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     run_file(tmp_path / "first.glass", 1_000, 3)
-    page = open_page(serving(tmp_path).url)
+    page = open_page(serving(tmp_path).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     expect(page.get_by_label("Run", exact=True)).to_have_count(0)
 
@@ -133,7 +133,7 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
 def test_an_empty_folder_is_watched_and_fills(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(tmp_path).url)
+    page = open_page(serving(tmp_path).url + "#view=graph")
     expect(page.get_by_test_id("state")).to_have_text("waiting for a run")
     expect(page.locator(".tree-pane .empty")).to_contain_text(
         "No runs yet. New runs appear here automatically."
@@ -246,6 +246,7 @@ def test_a_link_opens_the_same_run_when_others_have_come(
             re.search(r"(one|two)\.glass · .*\d\d:\d\d · \d steps · finished", one)
             for one in options
         )
+        page.wait_for_url(re.compile("run="))
         before = page.url
         runs.select_option(label=next(one for one in options if "one.glass" in one))
         # The address follows a moment later.

@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def page(open_page: OpenPage, serving: Serve) -> Page:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     return page
 
@@ -69,7 +69,7 @@ def test_everything_is_saved_as_a_page_that_opens_without_a_network(
 ) -> None:
     path = save(page, "Everything as one file", tmp_path)
 
-    saved = open_page(path.as_uri(), offline=True)
+    saved = open_page(path.as_uri() + "#view=graph", offline=True)
 
     expect(saved.get_by_test_id("box")).to_have_count(5)
     saved.locator('[data-key="embed:1"]').drag_to(saved.get_by_test_id("drop"))

@@ -49,7 +49,7 @@ def count(selector: str) -> str:
 
 
 def test_the_graph_is_drawn_opened_searched_and_left(tab: firefox.Tab, serving: Serve) -> None:
-    tab.open(serving(training()).url)
+    tab.open(serving(training()).url + "#view=graph")
     tab.wait_until(f"{count('[data-testid=box]')} === 5")
     titles = "[...document.querySelectorAll('.box .title')].map(one => one.textContent)"
     assert tab.evaluate(titles) == ["Input 0", "embed", "Block ×4", "head", "Output"]
@@ -69,7 +69,7 @@ def test_the_graph_is_drawn_opened_searched_and_left(tab: firefox.Tab, serving: 
 def test_a_box_is_dragged_to_a_column_and_its_heat_map_is_read(
     tab: firefox.Tab, serving: Serve
 ) -> None:
-    tab.open(serving(training()).url)
+    tab.open(serving(training()).url + "#view=graph")
     tab.wait_until(f"{count(EMBED)} === 1")
 
     tab.drag(EMBED, "[data-testid=drop]")
@@ -80,7 +80,7 @@ def test_a_box_is_dragged_to_a_column_and_its_heat_map_is_read(
 
 
 def test_the_slider_sets_the_step(tab: firefox.Tab, serving: Serve) -> None:
-    tab.open(serving(training()).url)
+    tab.open(serving(training()).url + "#view=graph")
     tab.wait_until(f"{text(STEP)} === 'step 39'")
 
     tab.click('[aria-label="Step"]')

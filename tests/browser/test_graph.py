@@ -17,7 +17,7 @@ from tests.browser.runs import run_of, training, transformer
 
 @pytest.fixture
 def page(open_page: OpenPage, serving: Serve) -> Page:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     return page
 
@@ -289,7 +289,7 @@ def until_all_is_seen(page: Page) -> None:
 def test_the_graph_is_fitted_again_when_a_column_takes_room_from_it(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.locator('[data-key="embed:1"]').click()
 
     page.keyboard.press("p")
@@ -301,7 +301,7 @@ def test_the_graph_is_fitted_again_when_a_column_takes_room_from_it(
 def test_the_graph_is_fitted_when_all_is_expanded_and_when_another_run_is_shown(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training(), training(3, blocks=9)).url)
+    page = open_page(serving(training(), training(3, blocks=9)).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     page.mouse.move(600, 400)
     page.mouse.wheel(0, -1500)
@@ -319,7 +319,7 @@ def test_the_graph_is_fitted_when_all_is_expanded_and_when_another_run_is_shown(
 def test_menus_close_at_escape_and_at_a_click_elsewhere(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     menu = page.locator("details.menu", has_text="Group repeats")
     summary = menu.locator("summary")
 
@@ -335,7 +335,7 @@ def test_menus_close_at_escape_and_at_a_click_elsewhere(
 def test_the_back_button_undoes_a_change_of_view_and_of_the_opened_module(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     page.get_by_role("button", name="Scalars").click()
     page.wait_for_url(re.compile("view=scalars"))
@@ -348,7 +348,7 @@ def test_the_back_button_undoes_a_change_of_view_and_of_the_opened_module(
 
 
 def test_a_question_mark_shows_the_keys(open_page: OpenPage, serving: Serve) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
 
     page.keyboard.press("?")
@@ -361,7 +361,7 @@ def test_a_question_mark_shows_the_keys(open_page: OpenPage, serving: Serve) -> 
 def test_enter_on_an_expanded_box_leads_inside_and_leaves_it_open(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     stack = page.locator("[data-testid=box].stack")
     stack.click()
     expect(page.locator("[data-testid=box].stack.open")).to_have_count(1)
@@ -375,7 +375,7 @@ def test_enter_on_an_expanded_box_leads_inside_and_leaves_it_open(
 def test_a_search_does_not_dim_the_stack_that_holds_what_was_found(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
 
     page.get_by_label("Search modules").fill("attention")
 

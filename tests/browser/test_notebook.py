@@ -45,6 +45,8 @@ def test_the_widget_shows_a_run_and_follows_it(browser: Browser) -> None:
         tab.evaluate(NOTEBOOK, [str(widget._esm), widget.page])
         frame = tab.frame_locator("iframe")
 
+        expect(frame.get_by_test_id("verdict")).to_contain_text("Healthy")
+        frame.get_by_role("button", name="Graph").click()
         expect(frame.get_by_test_id("box")).to_have_count(5)
         frame.locator('[data-key="embed:1"]').drag_to(frame.get_by_test_id("drop"))
         expect(frame.get_by_test_id("chart")).to_have_count(3)

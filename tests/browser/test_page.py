@@ -23,7 +23,7 @@ def run_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(run_file: Path, open_page: OpenPage, serving: Serve) -> Page:
-    page = open_page(serving(run_file).url)
+    page = open_page(serving(run_file).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     return page
 

@@ -13,7 +13,7 @@ from tests.browser.runs import training
 
 @pytest.fixture
 def page(open_page: OpenPage, serving: Serve) -> Page:
-    page = open_page(serving(training()).url)
+    page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     expect(page.get_by_test_id("step")).to_have_text("step 39")
     return page
@@ -124,7 +124,7 @@ def test_series_are_drawn_in_other_ways(button: str, mode: str, page: Page) -> N
 
 def test_the_slider_leaves_outliers_out(page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
-    slider = page.get_by_label("Share of outliers left out")
+    slider = page.get_by_label("Share of outliers hidden")
 
     slider.fill("0.2")
 

@@ -56,7 +56,7 @@ def test_a_training_that_is_killed_is_still_shown(
 ) -> None:
     assert trainer.stdout is not None
     trainer.stdout.readline()
-    page = open_page(serving(tmp_path / "run.glass").url)
+    page = open_page(serving(tmp_path / "run.glass").url + "#view=graph")
     expect(page.get_by_test_id("box")).to_have_count(5)
     go_on(trainer)
     go_on(trainer)
@@ -78,7 +78,7 @@ def test_a_file_that_is_deleted_is_shown_as_far_as_it_was_read(
     sink = file_of(tmp_path / "run.glass", transformer(), graph())
     put_training(sink, range(5))
     sink.close()
-    page = open_page(serving(tmp_path / "run.glass").url)
+    page = open_page(serving(tmp_path / "run.glass").url + "#view=graph")
     expect(page.get_by_test_id("box")).to_have_count(5)
 
     for file in tmp_path.iterdir():

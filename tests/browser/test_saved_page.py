@@ -16,7 +16,7 @@ def test_a_saved_page_opens_from_the_disk_without_a_network(
 ) -> None:
     tg.view(training(), save=tmp_path / "page.html")
 
-    page = open_page((tmp_path / "page.html").as_uri(), offline=True)
+    page = open_page((tmp_path / "page.html").as_uri() + "#view=graph", offline=True)
 
     expect(page.get_by_role("treeitem")).to_have_count(4)
     expect(page.get_by_test_id("state")).to_have_text("finished")
@@ -30,7 +30,7 @@ def test_a_saved_page_opens_from_the_disk_without_a_network(
 
 def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage) -> None:
     tg.view(training(), save=tmp_path / "page.html")
-    page = open_page((tmp_path / "page.html").as_uri(), offline=True)
+    page = open_page((tmp_path / "page.html").as_uri() + "#view=graph", offline=True)
 
     page.locator("[data-testid=box].stack").click()
     page.locator('[data-key="blocks.0:1"]').click()
@@ -56,7 +56,7 @@ def test_a_page_saved_while_the_run_goes_on_does_not_wait(
 
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
-    expect(page.get_by_test_id("state")).to_have_text("saved while it ran")
+    expect(page.get_by_test_id("state")).to_have_text("saved during training")
     expect(page.locator(".tree-pane .empty")).to_have_text("No model recorded yet.")
 
 

@@ -280,7 +280,7 @@ def test_new_steps_arrive_while_the_run_is_written(
 
 def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) -> None:
     store = run_of(transformer(), ends=False)
-    page = open_page(serving(store).url)
+    page = open_page(serving(store).url + "#view=graph")
     expect(page.get_by_test_id("box")).to_have_count(3)
 
     store.put_document(graph())
@@ -308,7 +308,7 @@ def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
     sink = file_of(tmp_path / "run.glass", transformer())
     put_steps(sink, range(3))
     server = serving(tmp_path / "run.glass")
-    page = open_page(server.url, loses_its_server=True)
+    page = open_page(server.url + "#view=graph", loses_its_server=True)
     expect(page.get_by_test_id("step")).to_have_text("step 2")
     # What is asked for while the server ends cannot be read: everything is there before.
     expect(page.get_by_test_id("box")).to_have_count(3)
@@ -357,7 +357,7 @@ def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
 ) -> None:
     store = run_of(transformer(), ends=False)
     server = serving(store)
-    page = open_page(server.url, loses_its_server=True)
+    page = open_page(server.url + "#view=graph", loses_its_server=True)
     page.get_by_role("treeitem").first.wait_for()
     expect(page.get_by_test_id("box")).to_have_count(3)
 

@@ -487,7 +487,7 @@ def test_an_explanation_of_torchs_own_modules_names_no_line_of_our_libraries(
     assert main(["explain", "stack.py:make", "--input", "3x8"]) == 0
 
     told = capsys.readouterr().out
-    assert "make the layer Linear(16, 2)" in told
+    assert "use Linear(16, 2)" in told
     assert ".py" not in told
 
 

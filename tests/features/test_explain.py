@@ -65,14 +65,14 @@ def test_an_image_of_the_wrong_size_is_traced_to_the_line_that_flattened_it() ->
 def test_the_sizes_that_it_names_really_fit() -> None:
     told = story(LeNet(), torch.zeros(2, 1, 28, 28))
 
-    assert "make the model's input x 2×1×32×32 (up to 2×1×35×35 does)" in told
+    assert "resize the model's input x to 2×1×32×32 (up to 2×1×35×35 also fits)" in told
     for size in (32, 35):
         assert explain(LeNet(), torch.zeros(2, 1, size, size)).ok
     for size in (31, 36):
         assert not explain(LeNet(), torch.zeros(2, 1, size, size)).ok
     changed = LeNet()
     changed.fc1 = nn.Linear(256, 120)
-    assert "make the layer Linear(256, 120)" in told
+    assert "use Linear(256, 120)" in told
     assert explain(changed, torch.zeros(2, 1, 28, 28)).ok
 
 
@@ -80,7 +80,7 @@ def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
     told = story(LeNet(), torch.zeros(2, 1, 10, 10))
 
     assert "the window of conv2 (Conv2d) covers 5×5, but its input is only 3×3" in told
-    assert "make the model's input x 2×1×14×14 or larger" in told
+    assert "resize the model's input x to 2×1×14×14 or larger" in told
     assert "the window of conv2" not in story(LeNet(), torch.zeros(2, 1, 14, 14))
 
 
@@ -104,8 +104,8 @@ def test_the_layer_that_set_the_size_is_found_behind_what_only_passes_it_on() ->
     told = story(model, torch.zeros(3, 10))
 
     assert "the 4 of input was set by linear_1_1 in module 0 (Linear(10→4))" in told
-    assert "give it an input of 3×8" in told
-    assert "make the layer Linear(4, 2)" in told
+    assert "pass an input of shape 3×8" in told
+    assert "use Linear(4, 2)" in told
 
 
 class Shrinking(nn.Module):
@@ -128,15 +128,15 @@ def test_in_a_loop_it_is_told_which_round_failed_and_what_was_different() -> Non
 
     assert "linear in 1.cell" in told
     assert "in call 4 of that module" in told
-    assert "it had run 3 times before in this pass: input 2×8 then, 2×4 now" in told
+    assert "it ran 3 times before in this pass: input 2×8 then, 2×4 now" in told
     assert "x = x[:, :4]" in told
 
 
 def test_a_layer_that_was_right_before_is_not_to_be_changed() -> None:
     told = story(nn.Sequential(nn.Identity(), Shrinking()), torch.zeros(2, 8))
 
-    assert "give it an input of 2×8" in told
-    assert "make the layer" not in told
+    assert "pass an input of shape 2×8" in told
+    assert "use Linear" not in told
 
 
 def test_a_batch_that_a_view_has_mixed_up_is_found_at_the_loss() -> None:
@@ -159,7 +159,7 @@ def test_an_index_beyond_the_table_is_named() -> None:
     told = story(model, torch.tensor([[1, 12]]))
 
     assert "module 0 (Embedding) has 10 rows, numbered 0 to 9, but the largest index is 12" in told
-    assert "make the layer an Embedding of at least 13 rows" in told
+    assert "use an Embedding with at least 13 rows" in told
 
 
 def test_classes_counted_from_one_are_recognised() -> None:
@@ -436,9 +436,9 @@ def test_features_that_do_not_go_together_are_no_length() -> None:
         ([0, -1], {}, "target has class -1, but the valid classes are 0 to 2"),
         ([7, -1], {}, "target has class 7 and class -1, but the valid classes are 0 to 2"),
         ([7, -1], {"ignore_index": -1}, "target has class 7, but the valid classes are 0 to 2"),
-        ([0.0, 1.0], {}, "holds class indices, so it must be int64, not float32"),
+        ([0.0, 1.0], {}, "contains class indices, so it must be int64, not float32"),
         ([0, 1, 2], {}, "the target must be (2,) with class indices"),
-        ([[1, 0, 0], [0, 1, 0]], {}, "holds probabilities, so it must be floating point"),
+        ([[1, 0, 0], [0, 1, 0]], {}, "is probabilities, so it must be floating point"),
     ],
 )
 def test_wrong_labels_are_told_which_ones_are_valid(

@@ -63,7 +63,7 @@ class Python(nn.Module):
 @pytest.mark.parametrize(
     ("model", "inputs", "told"),
     [
-        (Narrow(), (torch.ones(3, 4),), ["RuntimeError", "make the layer Linear(8, 2)", "second"]),
+        (Narrow(), (torch.ones(3, 4),), ["RuntimeError", "use Linear(8, 2)", "second"]),
         (Narrow(), (), ["TypeError", "Narrow"]),
         (Python(), (torch.ones(3, 4),), ["IndexError", 'x["image"]']),
     ],
@@ -207,16 +207,23 @@ def recorded_run(folder: Path, **logged: float) -> Path:
     return folder / "run.glass"
 
 
-def test_a_run_opens_with_its_loss(tmp_path: Path) -> None:
-    text = shown(recorded_run(tmp_path, accuracy=0.5, loss=1.25))
+def test_a_run_opens_with_its_verdict_and_its_loss(tmp_path: Path) -> None:
+    tabs, verdict, *rest = shown(recorded_run(tmp_path, accuracy=0.5, loss=1.25)).splitlines()[1:]
 
-    assert "v Series" in text
+    assert "V Overview" in tabs
+    assert "! Warning: The input is 1 everywhere" in verdict
+    assert any(line.split()[:1] == ["1.25"] for line in rest)
+    assert any("gradient norm" in line for line in rest)
+
+
+def test_the_series_of_a_run_start_with_its_loss(tmp_path: Path) -> None:
+    text = shown(recorded_run(tmp_path, accuracy=0.5, loss=1.25), press=("v",))
+
     assert "loss  1.25" in text
-    assert "gradient std" in text
 
 
-def test_a_run_without_a_loss_opens_with_what_leaves_the_model(tmp_path: Path) -> None:
-    text = shown(recorded_run(tmp_path))
+def test_the_series_of_a_run_without_a_loss_start_with_the_output(tmp_path: Path) -> None:
+    text = shown(recorded_run(tmp_path), press=("v",))
 
     assert "output  mean" in text
     assert "input.0  mean" not in text
@@ -245,8 +252,8 @@ def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
     explored(net(), "p")
     assert "params" not in explored(net()).splitlines()[1]
     assert "v Series" in explored(run)
-    # Closing the plot is a choice, too.
-    explored(run, "v")
+    # The first press brings the panel to the front, the second closes it: a choice, too.
+    explored(run, "v", "v")
     assert "Series" not in explored(run)
     assert "Series" not in explored(net())
 

@@ -132,10 +132,12 @@ def test_the_explorer_in_a_real_terminal(
         size=(100, 30),
         environment={**home(tmp_path), **environment},
     )
-    first = terminal.wait_for("Embedding")
+    first = terminal.wait_for("Healthy: no problems found in 30 steps")
     assert "TinyGPT" in first
 
     terminal.wait_for("step 29 ✓ finished")
+    terminal.type("Escape")
+    terminal.wait_for("Embedding")
     terminal.type("Down", "i")
     terminal.wait_for("Embedding(100, 64)")
 
@@ -222,6 +224,8 @@ def test_a_run_that_is_being_written_moves_in_the_terminal(
     model.embed.weight.data.fill_(torch.nan)
     model(tokens)
     watcher.step()
+    terminal.wait_for("Broken: All 256 values leaving `embed`")
+    terminal.type("Escape")
     terminal.wait_for("embed ✗")
     terminal.type("!")
     terminal.wait_for("All 256 values leaving `embed`")
@@ -254,7 +258,7 @@ def test_a_broken_forward_opens_with_its_explanation(terminal: Terminal, tmp_pat
         environment=home(tmp_path),
     )
 
-    shown = terminal.wait_for("make the layer Linear(16, 4)")
+    shown = terminal.wait_for("use Linear(16, 4)")
     assert "RuntimeError: mat1 and mat2 shapes cannot be" in shown
     terminal.wait_for("1 ✗")
     terminal.type("q")

@@ -235,7 +235,7 @@ def test_a_small_float_is_warned_of_before_it_overflows(dtype: torch.dtype, valu
     finding = only(found(model, torch.full((3,), value / 2, dtype=dtype)))
 
     assert (finding.severity, finding.kind) == ("warning", "near overflow")
-    assert f"what {str(dtype).removeprefix('torch.')} can hold" in finding.message
+    assert f"% of the {str(dtype).removeprefix('torch.')} maximum" in finding.message
 
 
 def test_a_warning_of_an_overflow_stops_nothing_and_the_overflow_does() -> None:

@@ -179,7 +179,7 @@ def train(model: nn.Module, steps: int) -> None:
         ({"log": [None]}, "log has None; what can be logged: io, io_grad"),
         (
             {"backend": None},
-            "backend is 'standalone' or 'none' or .*, or several of them, not None",
+            "backend must be 'standalone' or 'none' or .*, or a list of these, not None",
         ),
         ({"sample_n": 2.5}, "sample_n must be an integer of at least 1, or None .*, not 2.5"),
         ({"bins": 2.5}, "bins must be an integer of at least 1, not 2.5"),

@@ -26,15 +26,15 @@ _IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_
 _FENCES = {"Fence", "LockedFence", "undo_reliably", "warn", "_where_ours", "_level_of_user"}
 """What turns an error into a warning is itself not expected to fail."""
 
-_CHECKS = {"argument_checks.py", "blocks.py", "_expect_level", "attach"}
+_CHECKS = {"errors.py", "_expect_level", "attach"}
 _CHECKS |= {"InspectorGadgets._running"}
 """What runs when a verb is called with wrong arguments, before anything is changed, may raise."""
 
 BLOCK_FILES = (
-    *("torchglass/blocks.py", "capture/module_calls.py"),
-    *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
+    *("torchglass/errors.py", "capture/module_calls.py"),
+    *("capture/torch_modes.py", "capture/isolated_run.py"),
     *("guard/guard.py", "observe/recorder.py"),
-    *("watch/activations.py", "trace/selection.py", "measure/flops.py"),
+    *("watch/activations.py", "trace/assemble.py", "measure/flops.py"),
     *("classic/inspector_gadgets.py", "watch/watcher.py"),
     *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
 )
@@ -80,6 +80,8 @@ def is_below_an_entry(frame: FrameType) -> bool:
 
 
 def is_exempt(code: CodeType) -> bool:
+    if code.co_name == "error_line":
+        return False
     if code.co_name.startswith("<"):
         # A comprehension fails as the function around it does.
         return True

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from tests.hard import forwards
-from torchglass.capture.isolated_run import sum_of_outputs
+from torchglass.capture.autograd import sum_of_outputs
 
 KNOWN_WARNINGS = [
     pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),

@@ -55,7 +55,11 @@ def attention(self: Any, x: torch.Tensor) -> Any:
     return flex_attention(query, query, query)[0, 0] + self.fc(x)
 
 
-COMPILED_INSIDE = [branch_with_weights, branch_on_layer, attention]
+COMPILED_INSIDE = [
+    branch_with_weights,
+    pytest.param(branch_on_layer, marks=pytest.mark.slow),  # the same op as above
+    attention,
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from torchglass.integrations.step_values import NamedFrame, Thinned, bins_of, numbers_of
-from torchglass.records.series import Series, SeriesId
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.api.backends import NamedFrame, Thinned, bins_of, numbers_of
+from torchglass.records.model import Histogram, Stats
+from torchglass.records.run import Series, SeriesId
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
 

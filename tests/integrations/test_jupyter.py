@@ -9,7 +9,7 @@ from pathlib import Path
 import torchglass as tg
 from tests.integrations.trainings import Net, train
 from torchglass.integrations.jupyter import live_frame, saved_frame
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.views.web.saved_page import render_page
 
 

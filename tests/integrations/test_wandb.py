@@ -19,8 +19,8 @@ import torchglass as tg
 from tests.integrations.trainings import Net, train
 from tests.integrations.wandb_file import read_metrics, read_rows
 from torchglass.integrations.wandb import FIRST_PAGE_SECONDS, WandbBackend
-from torchglass.records.series import Frame
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Frame
+from torchglass.store.readers import MemoryStore
 
 
 @pytest.fixture

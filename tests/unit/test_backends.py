@@ -14,8 +14,7 @@ from torch import nn
 from tests.recorded import RUN, put_step
 from torchglass import TorchglassWarning, errors, watch
 from torchglass.api import backends
-from torchglass.store.file_reader import FileReader
-from torchglass.store.memory import MemoryStore
+from torchglass.store.readers import FileReader, MemoryStore
 
 
 def test_a_page_is_served_while_the_training_goes_on(

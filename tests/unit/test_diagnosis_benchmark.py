@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.diagnosis import KINDS
-from benchmarks.diagnosis.__main__ import main
+from benchmarks.diagnosis.__main__ import chosen, main
 from benchmarks.diagnosis.cases import Case, all_cases
 from benchmarks.diagnosis.runner import Found, Result, run_all
 from benchmarks.diagnosis.score import alarms, is_right_place, markdown, rank_of_right
@@ -43,6 +43,21 @@ def test_there_are_enough_cases_on_enough_architectures() -> None:
     assert len(groups["healthy"]) >= 70
     assert len(groups["traincheck"]) >= 14
     assert len({one.architecture for one in groups["planted"]}) >= 8
+
+
+def test_the_hold_out_runs_only_if_it_is_named() -> None:
+    cases = all_cases().values()
+    first = [one for one in cases if one.sample == "holdout-1"]
+    assert sum(one.group == "planted" for one in first) >= 70
+    assert sum(one.group == "healthy" for one in first) >= 60
+    second = [one for one in cases if one.sample == "holdout-2"]
+    assert sum(one.group == "planted" for one in second) >= 25
+    assert sum(one.group == "healthy" for one in second) >= 25
+    assert all(one.name.startswith("holdout-1/") for one in first)
+    assert {one.sample for one in chosen(None)} == {"in-sample"}
+    assert {one.sample for one in chosen(["planted"])} == {"in-sample"}
+    assert chosen(["holdout-1"]) == first
+    assert chosen(["holdout-2"]) == second
 
 
 @pytest.mark.parametrize(

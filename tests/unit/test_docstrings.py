@@ -18,7 +18,7 @@ FINDER = doctest.DocTestFinder(exclude_empty=True)
 MODULES = [
     *(f"{api.__name__}.{module.name}" for module in pkgutil.iter_modules(api.__path__)),
     *(f"{classic.__name__}.{module.name}" for module in pkgutil.iter_modules(classic.__path__)),
-    "torchglass.views.formats",
+    "torchglass.tables.text",
 ]
 VERBS = [name for name in (*tg.__all__, "open") if inspect.isfunction(getattr(tg, name))]
 NEEDS_A_TERMINAL = {

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.explorer import shown
 from tests.models import NamedLikeOptions
-from torchglass.api.explorer_source import make_source
+from torchglass.api.explore import make_source
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Measures
 from torchglass.records.trace import TraceRecord

@@ -60,6 +60,35 @@ def test_the_public_names_do_not_wait_for_torch() -> None:
     assert loaded.isdisjoint({"torch", "textual", "starlette", "uvicorn", "pygraphviz"})
 
 
+@pytest.mark.parametrize("verb", ["guard(model)", "watch(model, save=':memory:')"])
+def test_a_verb_works_as_the_first_one_of_a_process(verb: str) -> None:
+    loaded_after(f"""
+import warnings, torch, torchglass as tg
+model = torch.nn.Linear(2, 2)
+with warnings.catch_warnings(record=True) as told, tg.{verb}:
+    model(torch.ones(1, 2)).sum().backward()
+assert not told, told[0]
+""")
+
+
+def test_what_a_function_of_ours_imports_exists() -> None:
+    """An import inside a function fails only when it runs, and mypy finds an installed copy."""
+    package = Path(torchglass.__file__).parent
+    files = {path: path.relative_to(package.parent) for path in package.rglob("*.py")}
+    modules = {
+        ".".join(name.with_suffix("").parts).removesuffix(".__init__") for name in files.values()
+    }
+    missing = {
+        f"{files[path]}: {node.module}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchglass")
+        if node.module not in modules
+    }
+
+    assert not missing
+
+
 PUBLIC_MODULES = {"torchglass", "torchglass.errors"}
 """What a test of a feature may import of the package: what users import, too."""
 THROUGH_THE_PUBLIC_API = ("features", "hard", "browser")

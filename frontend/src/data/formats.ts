@@ -1,4 +1,4 @@
-/** Numbers as people read them, the same as `torchglass.views.formats` writes them. */
+/** Numbers as people read them, the same as `torchglass.tables.text` writes them. */
 
 // Made once: making one takes many times as long as using it.
 const EXACT = new Intl.NumberFormat("en");
@@ -26,7 +26,7 @@ export function formatBytes(bytes: number): string {
 }
 
 export function formatShape(shape: readonly number[] | null): string {
-  if (shape === null) return "not known yet";
+  if (shape === null) return "unknown";
   return shape.length ? shape.join("×") : "scalar";
 }
 

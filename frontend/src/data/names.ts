@@ -56,10 +56,10 @@ const OF_THE_RUN: Readonly<Record<string, string>> = {
   lr: "learning rate",
   grad_scale: "gradient scale",
   "time.forward": "seconds in forward",
-  "time.step": "seconds a step",
+  "time.step": "seconds per step",
   "ranks.slowest": "slowest rank",
-  "ranks.longest_seconds": "seconds a step, slowest rank",
-  "ranks.shortest_seconds": "seconds a step, fastest rank",
+  "ranks.longest_seconds": "seconds per step, slowest rank",
+  "ranks.shortest_seconds": "seconds per step, fastest rank",
 };
 
 /** The name of a number of the whole run; what a person logged keeps the name that it was given. */

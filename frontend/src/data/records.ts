@@ -108,6 +108,7 @@ export interface Finding {
   readonly facts?: Readonly<Record<string, unknown>>;
   readonly series?: string;
   readonly first_step?: number;
+  readonly last_step?: number;
   readonly remedy?: string;
   /** What followed from it, a sentence each. */
   readonly consequences?: readonly string[];
@@ -275,6 +276,10 @@ export interface Series {
 
 export interface SeriesPayload {
   readonly series: readonly Series[];
+  /** The series that is the training loss. */
+  readonly loss?: number | null;
+  /** The statistics of layers that were recorded. */
+  readonly layers?: readonly LayerStatistic[];
 }
 
 /** A number; "NaN", "Infinity" and "-Infinity" stand for what JSON cannot write. */
@@ -309,10 +314,21 @@ export interface GlancePayload {
   readonly glances: readonly { readonly series: number; readonly column: SentColumn | null }[];
 }
 
-export interface FlowPayload {
+export const LAYER_STATISTICS = ["gradient", "activation", "update", "dead"] as const;
+export type LayerStatistic = (typeof LAYER_STATISTICS)[number];
+
+/** A statistic of layers × steps. */
+export interface LayerHeatPayload {
+  readonly title: string;
+  readonly logarithmic: boolean;
+  /** How many layers there are, and which; left out where only what is new was asked for. */
+  readonly rows: number;
+  readonly paths?: readonly string[];
   /** First and last step of each column. */
-  readonly steps: readonly (readonly [number, number])[];
-  readonly layers: readonly { readonly path: string; readonly norms: readonly Sent[] }[];
+  readonly starts: readonly number[];
+  readonly ends: readonly number[];
+  /** The last of the columns, those with a step that is new: a value for each layer, null where there is none. */
+  readonly columns: readonly (readonly (Sent | null)[])[];
 }
 
 /** Everything of one run at once: what a page that is saved as one file carries. */
@@ -330,5 +346,5 @@ export interface Snapshot {
   readonly series: SeriesPayload;
   readonly points: PointsPayload;
   readonly histograms: HistogramsPayload;
-  readonly flow: FlowPayload;
+  readonly layers: Readonly<Partial<Record<LayerStatistic, LayerHeatPayload>>>;
 }

@@ -4,10 +4,11 @@ import type {
   ActivationsPayload,
   DistancesPayload,
   FindingsPayload,
-  FlowPayload,
   GlancePayload,
   GraphPayload,
   HistogramsPayload,
+  LayerHeatPayload,
+  LayerStatistic,
   MeasuresPayload,
   MemoryPayload,
   ModelPayload,
@@ -36,7 +37,6 @@ export interface Documents {
   readonly activations: ActivationsPayload;
   readonly memory: MemoryPayload;
   readonly series: SeriesPayload;
-  readonly flow: FlowPayload;
 }
 
 export interface Source {
@@ -47,6 +47,7 @@ export interface Source {
   points(run: number, series: readonly number[], after: number): Promise<PointsPayload>;
   histograms(run: number, series: readonly number[], after: number): Promise<HistogramsPayload>;
   glance(run: number, series: readonly number[], step: number): Promise<GlancePayload>;
+  layers(run: number, statistic: LayerStatistic, after: number): Promise<LayerHeatPayload>;
   code(run: number, className: string): Promise<SourcePayload>;
   distances(run: number, other: number): Promise<DistancesPayload>;
   /** Tells of new steps for as long as a run goes on, or of new runs if there may be. */
@@ -110,6 +111,10 @@ export class SavedSource implements Source {
     return Promise.resolve({ step, glances });
   }
 
+  layers(run: number, statistic: LayerStatistic): Promise<LayerHeatPayload> {
+    return Promise.resolve(this.snapshot(run).layers[statistic]!);
+  }
+
   code = (run: number, className: string) => Promise.resolve({ source: this.snapshot(run).sources[className] ?? null });
 
   distances = (run: number, other: number) =>
@@ -155,6 +160,9 @@ class LiveSource implements Source {
 
   glance = (run: number, series: readonly number[], step: number) =>
     this.ask<GlancePayload>("glance", { run, series, step });
+
+  layers = (run: number, statistic: LayerStatistic, after: number) =>
+    this.ask<LayerHeatPayload>("layers", { run, statistic, after });
 
   code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
 

@@ -3,17 +3,19 @@
 import { computed, signal } from "@preact/signals";
 import { type CallGraph, graphOfTree, readGraph } from "../graph/calls";
 import type { Heat } from "./histograms";
+import type { LayerHeat } from "./layer-heat";
 import { Model } from "./model";
 import type { Points } from "./points";
 import type {
   FeatureMap,
   Finding,
-  FlowPayload,
+  LayerStatistic,
   Measure,
   MemoryUse,
   ModuleStatistics,
   Run,
   Series,
+  SeriesPayload,
   Span,
   Status,
 } from "./records";
@@ -22,7 +24,7 @@ import type { Source } from "./source";
 export const NOTHING_YET: Status = { last_step: -1, finished: true, series: 0, revision: -1 };
 
 /** How many components look at a series; a map that changes is a new one. */
-type Wanted = ReadonlyMap<number, number>;
+type Wanted<Key = number> = ReadonlyMap<Key, number>;
 
 export class RunStore {
   readonly run = signal<Run | null>(null);
@@ -38,16 +40,25 @@ export class RunStore {
   readonly profiled = signal(false);
   readonly maps = signal<readonly FeatureMap[]>([]);
   readonly memory = signal<MemoryUse | null>(null);
-  readonly flow = signal<FlowPayload>({ steps: [], layers: [] });
   readonly points = signal<ReadonlyMap<number, Points>>(new Map());
   readonly heats = signal<ReadonlyMap<number, Heat>>(new Map());
   readonly wantedPoints = signal<Wanted>(new Map());
   readonly wantedHeats = signal<Wanted>(new Map());
-  readonly wantsFlow = signal(0);
+  /** The series that is the training loss. */
+  readonly loss = signal<number | null>(null);
+  readonly layerStatistics = signal<readonly LayerStatistic[]>([]);
+  readonly layers = signal<ReadonlyMap<LayerStatistic, LayerHeat>>(new Map());
+  readonly wantedLayers = signal<Wanted<LayerStatistic>>(new Map());
   /** When a new step was last heard of, in ms; 0 before the first. */
   readonly lastNews = signal(0);
 
   constructor(readonly number: number) {}
+
+  takeSeries({ series, loss = null, layers = [] }: SeriesPayload): void {
+    this.series.value = series;
+    this.loss.value = loss;
+    this.layerStatistics.value = layers;
+  }
 
   /** Reads what a revision of the run brings: its model and its documents. */
   async readDocuments(source: Source): Promise<void> {

@@ -2,14 +2,15 @@ import { formatBytes, formatCount, formatExact, formatShare } from "../data/form
 import { kindOf, type Model } from "../data/model";
 import type { Module } from "../data/records";
 import type { Node } from "../graph/calls";
-import { findingBelow, formatTime } from "../graph/colours";
+import { formatTime } from "../graph/colours";
 import { graph } from "../graph/state";
 import { rowsFor } from "../graph/words";
 import { nodeOf, pinKeyOf } from "../panels/node-of-module";
 import { pins, togglePin } from "../panels/state";
-import { model, selected, shown } from "../state/state";
+import { model, problems, selected, shown } from "../state/state";
 import { Maps } from "../training/activations";
 import { FindingPlace } from "../training/findings";
+import { Prose } from "../training/prose";
 import { Calls } from "./calls";
 import { Code } from "./code";
 import { Jump } from "./jump";
@@ -60,11 +61,11 @@ function PinButton({ module }: { module: Module }) {
 }
 
 function Trouble({ path }: { path: string }) {
-  const finding = path ? findingBelow(path) : undefined;
+  const finding = path ? problems.value.get(path)?.worst : undefined;
   if (!finding) return null;
   return (
     <p class={`callout ${finding.severity}`}>
-      {finding.message} <FindingPlace finding={finding} />
+      <Prose text={finding.message} /> <FindingPlace finding={finding} />
     </p>
   );
 }

@@ -49,7 +49,7 @@ async function savePng(): Promise<void> {
     const picture = drawPicture(scene.value, model.value!);
     saveBlob(await toPixels(picture, scene.value.w, scene.value.h), fileName(name(), "png"));
   } catch (problem) {
-    failure.value = `The picture could not be made: ${String(problem)}`;
+    failure.value = `Could not create the image: ${String(problem)}`;
   }
 }
 

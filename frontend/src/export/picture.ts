@@ -79,7 +79,7 @@ export async function toPixels(svg: string, w: number, h: number): Promise<Blob>
     canvas.height = Math.ceil(h * scale);
     canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
     const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/png"));
-    if (!blob) throw new Error("the picture is too large");
+    if (!blob) throw new Error("the image is too large");
     return blob;
   } finally {
     URL.revokeObjectURL(address);

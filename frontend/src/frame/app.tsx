@@ -7,11 +7,13 @@ import { connected, failure } from "../state/live";
 import { series, shown, status, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
 import { Activations } from "../training/activations";
-import { Findings, Verdict } from "../training/findings";
+import { Findings } from "../training/findings";
 import { Flame } from "../training/flame";
 import { Gradients } from "../training/gradients";
 import { Memory } from "../training/memory";
+import { Overview } from "../training/overview";
 import { Scalars } from "../training/scalars";
+import { Verdict } from "../training/verdict";
 import { Tree } from "../tree/tree";
 import { Header } from "./header";
 import { Keys } from "./keys";
@@ -19,6 +21,7 @@ import { Splitter } from "./splitter";
 import { offeredViews } from "./views";
 
 const VIEWS: Record<View, () => preact.JSX.Element> = {
+  overview: Overview,
   graph: Graph,
   gradients: Gradients,
   scalars: Scalars,
@@ -63,7 +66,7 @@ export function App() {
           {isGone() ? wordsWhenGone() : failure.value}
         </p>
       )}
-      <Verdict />
+      {Middle !== Overview && <Verdict />}
       <main data-part={part.value} class={hasColumns ? (columns.value.length > 1 ? "wide" : "") : "unmeasured"}>
         <div class="side">
           <Tree />
@@ -80,7 +83,7 @@ export function App() {
       </main>
       <Timebar />
       <Keys />
-      <nav class="parts" aria-label="Parts of the page">
+      <nav class="parts" aria-label="Sections of the page">
         {PARTS.map((one) => (
           <button
             key={one}

@@ -5,7 +5,8 @@ import { Exports } from "../export/menu";
 import { colouring } from "../graph/colours";
 import { awaitsRuns, connected, saved, stores } from "../state/live";
 import type { RunStore } from "../data/store";
-import { comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
+import { chosenView, comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
+import { together } from "../training/finding-groups";
 import { Search } from "../tree/search";
 import { offeredViews } from "./views";
 import { isDark, toggleTheme } from "./theme";
@@ -14,6 +15,7 @@ import { isDark, toggleTheme } from "./theme";
 const QUIET_SECONDS = 20;
 
 const VIEW_NAMES: Record<View, string> = {
+  overview: "Overview",
   graph: "Graph",
   gradients: "Gradients",
   scalars: "Scalars",
@@ -63,10 +65,10 @@ function Tabs() {
           type="button"
           class={view.value === one ? "on" : ""}
           aria-current={view.value === one ? "page" : undefined}
-          onClick={() => (view.value = one)}
+          onClick={() => (chosenView.value = one)}
         >
           {VIEW_NAMES[one]}
-          {one === "findings" && <span class="badge">{shown.value!.findings.value.length}</span>}
+          {one === "findings" && <span class="badge">{together(shown.value!.findings.value).length}</span>}
         </button>
       ))}
     </nav>
@@ -157,7 +159,7 @@ function State() {
   return (
     <span class={`state ${kind}`} role="status" data-testid="state">
       <i aria-hidden="true" />
-      {text}
+      <span title={text}>{text}</span>
     </span>
   );
 }
@@ -169,7 +171,7 @@ function describe(now: number): { kind: string; text: string } {
   const { state, how } = status.value;
   if (state === "stopped" || state === "interrupted" || state === "killed") return { kind: "lost", text: how ?? state };
   if (status.value.finished) return { kind: "finished", text: "finished" };
-  if (saved.value) return { kind: "finished", text: "saved while it ran" };
+  if (saved.value) return { kind: "finished", text: "saved during training" };
   if (!connected.value) return { kind: "lost", text: "Disconnected · showing the last data received" };
   if (!news) return { kind: "waiting", text: "waiting for a new step" };
   const quiet = (now - news) / 1000;

@@ -1,11 +1,12 @@
 /** Which views there is something to see in. */
 
 import { computed } from "@preact/signals";
-import { series, shown, type View } from "../state/state";
+import { series, shown, usualView, type View } from "../state/state";
 
 export const offeredViews = computed<readonly View[]>(() => {
   const store = shown.value;
   const has: Record<View, boolean> = {
+    overview: usualView.value === "overview",
     graph: true,
     gradients: series.value.some((one) => one.name.endsWith(".grad")),
     scalars: series.value.some((one) => !one.kind),

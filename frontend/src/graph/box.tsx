@@ -3,6 +3,7 @@
 import { constantOf, rangeOf } from "../data/histograms";
 import type { Model } from "../data/model";
 import { pins } from "../panels/state";
+import { BoxBadge, markAt } from "../training/badge";
 import { found, foundPaths } from "../state/state";
 import type { Region } from "./camera";
 import { paint, pathsOf } from "./colours";
@@ -22,6 +23,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
   const isMatch = item.kind === "call" && module !== undefined && found.value?.matches.has(module.id);
   const painted = paint(known, item);
   const pinned = pins.value.get(item.key);
+  const mark = item.kind === "call" || item.members.length ? markAt(pathsOf(item), !!open) : null;
   const isShared = item.kind === "call" && graph.value!.calls(item.node.path).length > 1;
   const classes = ["box", item.kind];
   if (open) classes.push("open");
@@ -40,7 +42,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
       data-drag={open ? undefined : ""}
       role="button"
       tabindex={selectedKey.value === item.key ? 0 : -1}
-      aria-label={[`${title} ${subtitle}`.trim(), painted.says].filter(Boolean).join(", ")}
+      aria-label={[`${title} ${subtitle}`.trim(), mark?.says, painted.says].filter(Boolean).join(", ")}
       aria-expanded={open}
     >
       {item.kind === "stack" && !open && <rect class="behind" x="5" y="-4" width={w - 10} height={h} rx="7" />}
@@ -55,6 +57,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
       {detail !== "far" && <Label box={box} title={title} subtitle={detail === "near" ? subtitle : ""} />}
       {detail === "near" && !open && <Mini box={box} colour={pinned} />}
       {detail === "near" && open === false && <Ribbons box={box} />}
+      {mark && <BoxBadge mark={mark} w={w} />}
     </g>
   );
 }

@@ -2,12 +2,12 @@
 
 import { useEffect } from "preact/hooks";
 import type { RunStore } from "../data/store";
-import { useFlow } from "../state/live";
+import { useLayerHeat } from "../state/live";
 import { type Sized, sized } from "./sizes-by-step";
 
 /** The gradient norms of a run. */
-export function FlowWanted({ of }: { of: RunStore }) {
-  useFlow(of);
+export function NormsWanted({ of }: { of: RunStore }) {
+  useLayerHeat(of, "gradient");
   return null;
 }
 

@@ -2,10 +2,10 @@
 
 import { computed, signal } from "@preact/signals";
 import { formatBytes, formatCount, formatNumber } from "../data/formats";
+import { columnOfStep } from "../data/layer-heat";
 import type { Model } from "../data/model";
-import { readNumber } from "../data/points";
-import type { Finding, FlowPayload, Measure } from "../data/records";
-import { compared, distances, model, shown } from "../state/state";
+import type { Measure } from "../data/records";
+import { compared, distances, model, problems, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import type { Item } from "./levels";
 import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow } from "./sizes-by-step";
@@ -51,18 +51,16 @@ const measured = (read: (row: Measure) => number | undefined): Quantity => {
   };
 };
 
-/** The norm of all gradients in a module and below it, at the step that is shown. */
-export function normsAt(flow: FlowPayload, at: number): ReadonlyMap<string, number> {
-  const column = flow.steps.findLastIndex(([first]) => first <= at);
+/** The squared norm of all gradients in a module and below it, at a step. */
+function squaresAt(at: number): ReadonlyMap<string, number> {
+  const heat = shown.value?.layers.value.get("gradient");
   const squares = new Map<string, number>();
-  if (column < 0) return squares;
-  for (const { path, norms } of flow.layers) {
-    addUpwards(squares, path, readNumber(norms[column]!) ** 2);
-  }
+  heat?.columns[columnOfStep(heat, at)]?.forEach((norm, row) => {
+    if (!Number.isNaN(norm)) addUpwards(squares, heat.paths[row]!, norm ** 2);
+  });
   return squares;
 }
 
-const squaresAt = (at: number) => (shown.value ? normsAt(shown.value.flow.value, at) : new Map<string, number>());
 const gradientSquares = computed(() => squaresAt(step.value));
 const referenceSquares = computed(() => (referenceStep.value === null ? null : squaresAt(referenceStep.value)));
 
@@ -117,26 +115,6 @@ export const offered = computed<readonly Colouring[]>(() => {
   return COLOURINGS.filter((one) => isOffered[one]);
 });
 
-const worst = computed(() => {
-  const rank = { info: 1, warning: 2, error: 3 };
-  const found = new Map<string, Finding>();
-  for (const finding of shown.value?.findings.value ?? []) {
-    const known = found.get(finding.path ?? "");
-    if (!known || rank[finding.severity] > rank[known.severity]) found.set(finding.path ?? "", finding);
-  }
-  return found;
-});
-
-/** The worst finding in a module or below it. */
-export function findingBelow(path: string): Finding | undefined {
-  const below = [...worst.value.values()].filter((one) => isBelow(one.path ?? "", path));
-  return below.find((one) => one.severity === "error") ?? below.find((one) => one.severity === "warning") ?? below[0];
-}
-
-function isBelow(path: string, above: string): boolean {
-  return path === above || !above || path.startsWith(`${above}.`);
-}
-
 export function pathsOf(item: Item): string[] {
   if (item.members.length) return item.members.flatMap(pathsOf);
   return item.kind === "call" ? [item.node.path] : [];
@@ -171,7 +149,7 @@ export function paint(known: Model, item: Item): Paint {
   const value = sumOf(item, scale.quantity);
   const range = extremes.value;
   if (value !== undefined && !Number.isFinite(value))
-    return { fill: mixed(SEVERITIES.error, 45), says: Number.isNaN(value) ? "NaN" : "Inf" };
+    return { fill: mixed(SEVERITIES.error, 45), says: "NaN or Inf" };
   if (value === undefined || !range) return { fill: "var(--panel)", says: "" };
   return { fill: heatColour(shareOf(value, range.low, range.high, !!scale.logarithmic)), says: scale.format(value) };
 }
@@ -189,7 +167,7 @@ function heatColour(share: number): string {
 const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", info: "var(--accent)" };
 
 function paintFinding(item: Item): Paint {
-  const finding = pathsOf(item).map(findingBelow).find(Boolean);
+  const finding = pathsOf(item).map((path) => problems.value.get(path)?.worst).find(Boolean);
   // Not every place of a problem has a finding of its own: after the first hundred they are only counted.
   const norm = sumOf(item, (path) => gradientSquares.value.get(path));
   if (!finding && norm !== undefined && !Number.isFinite(norm))

@@ -2,10 +2,11 @@
 
 import type { Model } from "../data/model";
 import { found } from "../state/state";
+import { markAt } from "../training/badge";
 import { Box } from "./box";
 import { push } from "./calls";
 import { camera, isIn, type Region } from "./camera";
-import { paint } from "./colours";
+import { paint, pathsOf } from "./colours";
 import { type DrawnBox, type DrawnLink, pathOf, type Scene } from "./scene";
 import { selectedKey, thick } from "./state";
 import { moduleOf, wordsFor } from "./words";
@@ -61,7 +62,21 @@ function FarDrawing({ boxes, links, known }: FarProps) {
       {[...byFill].map(([fill, outlines]) => (
         <path key={fill} class="far closed" style={{ fill }} d={outlines.join("")} />
       ))}
+      <FarProblems boxes={boxes} />
       <FarMarks boxes={boxes} known={known} />
+    </>
+  );
+}
+
+/** Dots that are as large on the screen however far away the graph is. */
+function FarProblems({ boxes }: { boxes: FarProps["boxes"] }) {
+  const radius = 4 / camera.transform.peek().k;
+  return (
+    <>
+      {boxes.map(([{ item, x, y, w, open }]) => {
+        const mark = markAt(pathsOf(item), !!open);
+        return mark && <circle key={item.key} class={`box-badge ${mark.severity}`} cx={x + w} cy={y} r={radius} />;
+      })}
     </>
   );
 }

@@ -91,7 +91,7 @@ function Picture({ known }: { known: Model }) {
           <Drawing drawn={drawn} region={region} known={known} />
         </g>
       </svg>
-      {!drawn.boxes.length && level.value?.items.length === 0 && <p class="empty">This module contains nothing.</p>}
+      {!drawn.boxes.length && level.value?.items.length === 0 && <p class="empty">This module is empty.</p>}
       <Tooltip />
       <Minimap />
       <Zoom />

@@ -2,7 +2,7 @@ import { camera } from "./camera";
 import { colouring, legend, offered, type Colouring } from "./colours";
 import { chosenOps, enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
 import { shown } from "../state/state";
-import { FlowWanted, SizesWanted } from "./colour-data";
+import { NormsWanted, SizesWanted } from "./colour-data";
 
 const NAMES: Record<Colouring, string> = {
   class: "class",
@@ -70,7 +70,7 @@ export function Toolbar() {
           <Check text="Scale edges by tensor size" of={thick} />
         </div>
       </details>
-      {shown.value && ["gradients", "change", "findings"].includes(colouring.value) && <FlowWanted of={shown.value} />}
+      {shown.value && ["gradients", "change", "findings"].includes(colouring.value) && <NormsWanted of={shown.value} />}
       {(colouring.value === "weights" || colouring.value === "outputs") && <SizesWanted of={colouring.value} />}
     </div>
   );

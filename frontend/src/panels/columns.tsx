@@ -78,8 +78,8 @@ function Controls() {
       </span>
       <LogScale />
       <Slider
-        label="Share of outliers left out"
-        title="Share of extreme values left out of the axis"
+        label="Share of outliers hidden"
+        title="Share of extreme values hidden from the axis"
         value={rejected.value}
         max={0.3}
         onChange={(value) => (chosenRejection.value = value)}

@@ -26,7 +26,13 @@ export interface PlotProps {
   /** The same series of other runs, drawn over this one. */
   readonly others?: readonly { readonly store: RunStore; readonly series: Series }[];
   readonly height?: number;
+  /** How wide the axis of values is. */
+  readonly gutter?: number;
+  /** From which step to which it reaches, where other parts of the page have the same axis. */
+  readonly span?: Span;
 }
+
+type Span = readonly [number, number] | undefined;
 
 const NO_OTHERS: NonNullable<PlotProps["others"]> = [];
 
@@ -42,6 +48,8 @@ function PlotBeside({
   colour = "var(--accent)",
   others = NO_OTHERS,
   height = PLOT_HEIGHT,
+  gutter = 52,
+  span,
 }: PlotProps) {
   const drawn: Mode = series.kind === "histogram" ? mode.value : "lines";
   const isSpread = drawn !== "lines";
@@ -73,7 +81,7 @@ function PlotBeside({
       }),
     [store.finished.value, drawn, heat, points, ...overlaid, ...besides, smoothing.value, series, colour, logarithmic.value, rejected.value, isDark.value],
   );
-  const box = useUplot(drawing, height, (at) => (cursor.value = at), title);
+  const box = useUplot(drawing, { height, gutter, span }, (at) => (cursor.value = at), title);
   return (
     <figure ref={card} class={`plot-card ${isSought ? "sought" : ""}`} data-testid="chart" data-mode={drawn}>
       <figcaption>
@@ -148,7 +156,7 @@ function useSeen(element: { current: HTMLElement | null }): boolean {
 /** A uPlot that is made anew when what it draws is of another sort, and else only told the new data. */
 function useUplot(
   drawing: Drawing,
-  height: number,
+  { height, gutter, span }: { height: number; gutter: number; span: Span },
   onCursor: (at: { step: number; share: number } | null) => void,
   title: string,
 ) {
@@ -156,10 +164,12 @@ function useUplot(
   const plot = useRef<uPlot | null>(null);
   const latest = useRef(drawing);
   latest.current = drawing;
+  const reach = useRef(span);
+  reach.current = span;
   useEffect(() => {
     const element = box.current!;
     const made = new uPlot(
-      { ...optionsFor(drawing, latest, onCursor), width: Math.max(80, element.clientWidth), height },
+      { ...optionsFor(drawing, latest, reach, gutter, onCursor), width: Math.max(80, element.clientWidth), height },
       drawing.data,
       element,
     );
@@ -171,13 +181,16 @@ function useUplot(
       watcher.disconnect();
       made.destroy();
     };
-  }, [drawing.sort, isDark.value, height]);
+  }, [drawing.sort, isDark.value, height, gutter]);
   const drawn = useRef(drawing);
   useEffect(() => {
     const [made, known] = [plot.current, drawn.current];
     drawn.current = drawing;
     if (made && made.data !== drawing.data) made.setData(drawing.data, !drawing.paintNew?.(made, known));
   }, [drawing]);
+  useEffect(() => {
+    if (span) plot.current?.setData(plot.current.data);
+  }, [span?.[0], span?.[1]]);
   useEffect(() => plot.current?.redraw(false, false), [chosenStep.value]);
   return box;
 }
@@ -187,6 +200,8 @@ const SYNC = "step";
 function optionsFor(
   drawing: Drawing,
   latest: { current: Drawing },
+  reach: { current: Span },
+  gutter: number,
   onCursor: (at: { step: number; share: number } | null) => void,
 ): Omit<uPlot.Options, "width" | "height"> {
   const axis: uPlot.Axis = {
@@ -197,7 +212,7 @@ function optionsFor(
   };
   return {
     scales: {
-      x: { time: false, range: (_, low, high) => stepRange(...(latest.current.span ?? ([low, high] as const))) },
+      x: { time: false, range: (_, low, high) => stepRange(...(reach.current ?? latest.current.span ?? ([low, high] as const))) },
       y: { range: (plot, low, high) => (isZoomed(plot) && low < high ? [low, high] : latest.current.range) },
     },
     padding: [6, 12, 0, 0],
@@ -219,7 +234,7 @@ function optionsFor(
       },
       {
         ...axis,
-        size: 52,
+        size: gutter,
         splits: (plot) => latest.current.splits(plot.scales["y"]!),
         values: (_, values) => values.map((value) => latest.current.label(value)),
       },

@@ -43,7 +43,7 @@ function isHeld(name: SeriesName): boolean {
 /** The series of a node in sections: what goes in and out, then what the module holds. */
 export function sectionsOf(series: readonly Series[], isParameter: (name: string) => boolean): readonly Section[] {
   const titled: [string, (name: SeriesName) => boolean][] = [
-    ["In evaluation", (name) => name.isEvaluation],
+    ["In eval mode", (name) => name.isEvaluation],
     ["Inputs", (name) => isFlow(name, "input")],
     ["Outputs", (name) => isFlow(name, "output")],
     ["Parameters", ({ what }) => isParameter(what)],
@@ -58,7 +58,7 @@ export function sectionsOf(series: readonly Series[], isParameter: (name: string
   return [...sections].map(([title, pairs]) => ({ title, pairs })).filter(({ pairs }) => pairs.length);
 }
 
-const ORDER = ["Inputs", "Outputs", "Parameters", "In evaluation", "Other"];
+const ORDER = ["Inputs", "Outputs", "Parameters", "In eval mode", "Other"];
 
 /** What is about the same quantity stands together. */
 function byQuantity(series: readonly Series[]): Iterable<Series[]> {

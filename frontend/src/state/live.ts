@@ -1,10 +1,11 @@
 /** Keeps what the page knows fresh: reads once, then what each new step brings to what is shown. */
 
-import { batch, computed, effect, signal } from "@preact/signals";
+import { batch, computed, effect, type Signal, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { extendHeat, type Heat } from "../data/histograms";
 import { extend, MANY_POINTS, type Points, readPoints } from "../data/points";
-import type { Run, Status } from "../data/records";
+import { extendLayers, type LayerHeat } from "../data/layer-heat";
+import type { LayerStatistic, Run, Status } from "../data/records";
 import type { Source } from "../data/source";
 import { RunStore } from "../data/store";
 import { oneAtATime } from "./one-at-a-time";
@@ -74,13 +75,13 @@ async function bringUpToDate(store: RunStore, from: Source, status: Status | und
     store,
     oneAtATime(() => readNews(store, from)),
   );
-  const [{ series }] = await Promise.all([from.read(store.number, "series"), store.readDocuments(from)]);
+  const [sent] = await Promise.all([from.read(store.number, "series"), store.readDocuments(from)]);
   batch(() => {
-    store.series.value = series;
+    store.takeSeries(sent);
     store.status.value = status;
   });
   effect(() => {
-    const wants = store.wantedPoints.value.size + store.wantedHeats.value.size + store.wantsFlow.value;
+    const wants = store.wantedPoints.value.size + store.wantedHeats.value.size + store.wantedLayers.value.size;
     if (wants && store.status.value.last_step >= 0) void inUse.get(store)!();
   });
 }
@@ -93,18 +94,21 @@ function take(store: RunStore, from: Source, next: Status): void {
     store.status.value = inUse.has(store) ? next : { ...next, revision: -1 };
   });
   if (!inUse.has(store)) return;
-  if (next.revision !== known.revision) void store.readDocuments(from).catch(tellFailure);
-  if (next.series > store.series.value.length) {
+  const isRevised = next.revision !== known.revision;
+  if (isRevised) void store.readDocuments(from).catch(tellFailure);
+  if (isRevised || next.series > store.series.value.length) {
+    // The order of layers may be another one.
+    layersUpTo.delete(store);
     void from
       .read(store.number, "series")
-      .then(({ series }) => (store.series.value = series))
+      .then((sent) => batch(() => store.takeSeries(sent)))
       .catch(tellFailure);
   }
 }
 
 async function readNews(store: RunStore, from: Source): Promise<void> {
   try {
-    await Promise.all([readPointNews(store, from), readHeatNews(store, from), readFlow(store, from)]);
+    await Promise.all([readPointNews(store, from), readHeatNews(store, from), readLayerNews(store, from)]);
     batch(() => {
       failure.value = "";
       connected.value = true;
@@ -115,9 +119,10 @@ async function readNews(store: RunStore, from: Source): Promise<void> {
 }
 
 /** Up to which step something was asked for. */
-const pointsUpTo = new WeakMap<RunStore, Map<number, number>>();
-const heatsUpTo = new WeakMap<RunStore, Map<number, number>>();
-const flowUpTo = new WeakMap<RunStore, number>();
+type UpTo<Key> = WeakMap<RunStore, Map<Key, number>>;
+const pointsUpTo: UpTo<number> = new WeakMap();
+const heatsUpTo: UpTo<number> = new WeakMap();
+const layersUpTo: UpTo<LayerStatistic> = new WeakMap();
 
 async function readPointNews(store: RunStore, from: Source): Promise<void> {
   const last = store.status.value.last_step;
@@ -152,15 +157,25 @@ async function readHeatNews(store: RunStore, from: Source): Promise<void> {
   }
 }
 
-async function readFlow(store: RunStore, from: Source): Promise<void> {
+async function readLayerNews(store: RunStore, from: Source): Promise<void> {
   const last = store.status.value.last_step;
-  if (!store.wantsFlow.value || (flowUpTo.get(store) ?? -1) >= last) return;
-  store.flow.value = await from.read(store.number, "flow");
-  flowUpTo.set(store, last);
+  const upTo = remembered(layersUpTo, store);
+  for (const statistic of store.wantedLayers.value.keys()) {
+    const after = upTo.get(statistic) ?? -1;
+    if (after >= last) continue;
+    const known = after < 0 ? undefined : store.layers.value.get(statistic);
+    const heat =
+      extendLayers(known, await from.layers(store.number, statistic, after)) ??
+      extendLayers(undefined, await from.layers(store.number, statistic, -1));
+    if (!heat) continue;
+    store.layers.value = new Map(store.layers.value).set(statistic, heat);
+    // What is measured while this is read belongs to the next time.
+    upTo.set(statistic, heat.ends.at(-1) ?? -1);
+  }
 }
 
-function remembered(all: WeakMap<RunStore, Map<number, number>>, store: RunStore): Map<number, number> {
-  const known = all.get(store) ?? new Map<number, number>();
+function remembered<Key>(all: UpTo<Key>, store: RunStore): Map<Key, number> {
+  const known = all.get(store) ?? new Map<Key, number>();
   all.set(store, known);
   return known;
 }
@@ -184,33 +199,29 @@ function byLastAsked(
 
 /** The points of a series for as long as a component shows them. */
 export function usePoints(store: RunStore, id: number | undefined): Points | undefined {
-  useEffect(() => want(store, "wantedPoints", id), [store, id]);
+  useEffect(() => want(store.wantedPoints, id), [store, id]);
   return id === undefined ? undefined : store.points.value.get(id);
 }
 
 export function useHeat(store: RunStore, id: number | undefined): Heat | undefined {
-  useEffect(() => want(store, "wantedHeats", id), [store, id]);
+  useEffect(() => want(store.wantedHeats, id), [store, id]);
   return id === undefined ? undefined : store.heats.value.get(id);
 }
 
-export function useFlow(store: RunStore): RunStore["flow"]["value"] {
-  useEffect(() => {
-    store.wantsFlow.value = store.wantsFlow.peek() + 1;
-    return () => {
-      store.wantsFlow.value = store.wantsFlow.peek() - 1;
-    };
-  }, [store]);
-  return store.flow.value;
+/** A statistic of layers for as long as a component shows it. */
+export function useLayerHeat(store: RunStore, statistic: LayerStatistic | undefined): LayerHeat | undefined {
+  useEffect(() => want(store.wantedLayers, statistic), [store, statistic]);
+  return statistic && store.layers.value.get(statistic);
 }
 
-function want(store: RunStore, what: "wantedPoints" | "wantedHeats", id: number | undefined): (() => void) | undefined {
+function want<Key>(wanted: Signal<ReadonlyMap<Key, number>>, id: Key | undefined): (() => void) | undefined {
   if (id === undefined) return undefined;
   const change = (by: number) => {
-    const next = new Map(store[what].peek());
+    const next = new Map(wanted.peek());
     const count = (next.get(id) ?? 0) + by;
     if (count) next.set(id, count);
     else next.delete(id);
-    store[what].value = next;
+    wanted.value = next;
   };
   change(1);
   return () => change(-1);

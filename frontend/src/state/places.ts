@@ -21,8 +21,11 @@ import {
   selected,
   shown,
   shownRun,
+  chosenView,
   theme,
+  usualView,
   view,
+  type View,
   VIEWS,
 } from "./state";
 import { chosenStep, referenceStep } from "./time";
@@ -86,7 +89,7 @@ const HELD: Readonly<Record<string, Held>> = {
     (all) => (all.join() === usualCompared.value.join() ? "" : all.map(writeRun).join(",") || "none"),
     (text) => (text ? text.split(",").map(readRun).filter((at) => at >= 0) : usualCompared.value),
   ),
-  view: oneOf(view, VIEWS),
+  view: { write: () => view.value, read: () => (chosenView.value = viewOf(readPlace(location.hash))) },
   module: {
     write: () => model.value?.modules[selected.value]?.path ?? "",
     read: (path) => reveal(model.value?.find(path) ?? 0),
@@ -119,16 +122,24 @@ const HELD: Readonly<Record<string, Held>> = {
   theme: oneOf(theme, ["", "light", "dark"]),
 };
 
+/** The view that an address asks for; one that tells only other things is about the graph. */
+function viewOf(place: Place): View | null {
+  return VIEWS.find((one) => one === place["view"]) ?? (Object.keys(place).length ? "graph" : null);
+}
+
 const address = computed(() => {
   if (!model.value) return location.hash;
-  return writePlace(Object.fromEntries(Object.entries(HELD).map(([name, one]) => [name, one.write()])));
+  const place = Object.fromEntries(Object.entries(HELD).map(([name, one]) => [name, one.write()]));
+  const isAlone = Object.entries(place).every(([name, text]) => name === "view" || !text);
+  const isUsual = view.value === (isAlone ? usualView.value : "graph");
+  return writePlace(isUsual ? { ...place, view: "" } : place);
 });
 
 /** What a step back in the browser undoes. */
-const VISITED = ["run", "compare", "view", "in"];
+const VISITED = ["run", "compare", "in"];
 const visitOf = (hash: string) => {
   const place = readPlace(hash);
-  return VISITED.map((name) => place[name]).join("\n");
+  return [viewOf(place) ?? usualView.peek(), ...VISITED.map((name) => place[name])].join("\n");
 };
 
 /** Shows what the address asks for. */
@@ -152,7 +163,7 @@ export function jumpToGraph(path: string): void {
   if (id === undefined) return;
   keepWayBack();
   batch(() => {
-    view.value = "graph";
+    chosenView.value = "graph";
     revealModule(id);
   });
 }
@@ -212,7 +223,7 @@ export function keepAddress(): void {
     if (areRead || !stores.value.length) return;
     areRead = true;
     const { run = "", compare = "", colour } = readPlace(location.hash);
-    if (run && readRun(run) < 0) failure.value = "The run of this link is not here.";
+    if (run && readRun(run) < 0) failure.value = "The run in this link was not found.";
     HELD["run"]!.read(run);
     HELD["compare"]!.read(compare);
     if (comparedRuns.peek().length && !colour) colouring.value = "difference";

@@ -4,6 +4,7 @@ import { batch, computed, signal } from "@preact/signals";
 import type { Model } from "../data/model";
 import type { Series } from "../data/records";
 import { NOTHING_YET, type RunStore } from "../data/store";
+import { beginnings, problemsByPath } from "../training/finding-groups";
 import { browse, browseFound, search } from "../tree/rows";
 import { stores } from "./live";
 
@@ -38,9 +39,19 @@ export const model = computed<Model | null>(() => shown.value?.model.value ?? nu
 export const status = computed(() => shown.value?.status.value ?? NOTHING_YET);
 export const series = computed<readonly Series[]>(() => shown.value?.series.value ?? []);
 
-export const VIEWS = ["graph", "gradients", "scalars", "findings", "activations", "time", "memory"] as const;
+const findings = computed(() => shown.value?.findings.value ?? []);
+/** The problems at each module and below it, by path. */
+export const problems = computed(() => problemsByPath(findings.value));
+/** At which steps problems begin. */
+export const problemSteps = computed(() => beginnings(findings.value));
+
+export const VIEWS = ["overview", "graph", "gradients", "scalars", "findings", "activations", "time", "memory"] as const;
 export type View = (typeof VIEWS)[number];
-export const view = signal<View>("graph");
+/** The view that was chosen; null until someone chooses one. */
+export const chosenView = signal<View | null>(null);
+/** A training opens on its overview, and a model of which none was recorded on its graph. */
+export const usualView = computed<View>(() => (status.value.finished && status.value.last_step < 0 ? "graph" : "overview"));
+export const view = computed<View>(() => chosenView.value ?? usualView.value);
 
 export const theme = signal<"" | "light" | "dark">("");
 

@@ -2,6 +2,7 @@ import { formatExact } from "../data/formats";
 import { chosenStep, goToStep, lastStep, playing, referenceStep, step, togglePlay } from "../state/time";
 import { colouring, isChange, offered } from "../graph/colours";
 import { shown, status } from "../state/state";
+import { Ticks } from "./ticks";
 
 function toggleReference(): void {
   const isOff = referenceStep.value === null;
@@ -27,18 +28,21 @@ export function Timebar() {
       >
         {playing.value ? "❚❚" : "▶"}
       </button>
-      <input
-        type="range"
-        aria-label="Step"
-        min="0"
-        max={lastStep.value}
-        step="1"
-        value={step.value}
-        onInput={(event) => {
-          playing.value = false;
-          goToStep(Number(event.currentTarget.value));
-        }}
-      />
+      <span class="slide">
+        <Ticks />
+        <input
+          type="range"
+          aria-label="Step"
+          min="0"
+          max={lastStep.value}
+          step="1"
+          value={step.value}
+          onInput={(event) => {
+            playing.value = false;
+            goToStep(Number(event.currentTarget.value));
+          }}
+        />
+      </span>
       <span class="step" data-testid="step">
         step <b>{formatExact(step.value)}</b>
         {!follows && <span class="dim"> of {formatExact(lastStep.value)}</span>}

@@ -43,3 +43,57 @@ export function together(all: readonly Finding[]): Finding[][] {
   }
   return [...groups.values()];
 }
+
+/** From which step to which a problem was seen; undefined where no step is known. */
+export function stepsOf(group: readonly Finding[]): readonly [number, number] | undefined {
+  const firsts = group.flatMap(({ first_step, step }) => first_step ?? step ?? []);
+  if (!firsts.length) return undefined;
+  const lasts = group.flatMap(({ last_step, step }) => last_step ?? step ?? []);
+  const first = Math.min(...firsts);
+  return [first, Math.max(first, ...lasts)];
+}
+
+/** The findings at a module and below it. */
+export interface Problems {
+  /** The worst one here or below. */
+  readonly worst: Finding;
+  /** How many problems there are here, and how many with all below; what is for information is no problem. */
+  readonly here: number;
+  readonly total: number;
+}
+
+/** The problems of each module that has any, and of all modules around it: one event counts once. */
+export function problemsByPath(all: readonly Finding[]): ReadonlyMap<string, Problems> {
+  const found = new Map<string, { worst: Finding; here: number; total: number }>();
+  for (const group of together(all)) {
+    const isProblem = group[0]!.severity !== "info";
+    const counted = new Set<string>();
+    for (const path of new Set(group.map((one) => one.path ?? ""))) {
+      const finding = group.find((one) => (one.path ?? "") === path)!;
+      for (const above of around(path)) {
+        const known = found.get(above) ?? { worst: finding, here: 0, total: 0 };
+        if (isProblem && above === path) known.here += 1;
+        if (isProblem && !counted.has(above)) known.total += 1;
+        counted.add(above);
+        found.set(above, known);
+      }
+    }
+  }
+  return found;
+}
+
+/** A path and all paths above it, up to the model's own. */
+function around(path: string): string[] {
+  const parts = path ? path.split(".") : [];
+  return ["", ...parts.map((_, at) => parts.slice(0, at + 1).join("."))];
+}
+
+/** The worst problem that begins at each step, in the order of steps. */
+export function beginnings(all: readonly Finding[]): readonly (readonly [number, Finding])[] {
+  const found = new Map<number, Finding>();
+  for (const group of together(all.filter(({ severity }) => severity !== "info"))) {
+    const first = stepsOf(group)?.[0];
+    if (first !== undefined && !found.has(first)) found.set(first, group[0]!);
+  }
+  return [...found].sort(([one], [other]) => one - other);
+}

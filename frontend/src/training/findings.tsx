@@ -2,9 +2,10 @@ import { formatExact } from "../data/formats";
 import { titleOf } from "../data/names";
 import type { Finding } from "../data/records";
 import { graph } from "../graph/state";
-import { model, series, shown, status, view } from "../state/state";
+import { model, series, shown } from "../state/state";
 import { follow } from "./show-finding";
-import { leadOf, together } from "./finding-groups";
+import { leadOf, stepsOf, together } from "./finding-groups";
+import { Prose } from "./prose";
 
 /** The problems that were found, the worst first; each leads to its place. */
 export function Findings() {
@@ -25,7 +26,11 @@ function Row({ finding, rest }: { finding: Finding; rest: readonly Finding[] }) 
       <span class="severity">{finding.severity}</span>
       <div>
         <Words finding={finding} />
-        {finding.remedy && <p class="remedy">What to do: {finding.remedy}</p>}
+        {finding.remedy && (
+          <p class="remedy">
+            What to do: <Prose text={finding.remedy} />
+          </p>
+        )}
         <Consequences of={finding} />
         {rest.length > 0 && (
           <details>
@@ -49,43 +54,20 @@ function Consequences({ of }: { of: Finding }) {
     <details>
       <summary>Caused {formatExact(all.length)} more</summary>
       {all.map((sentence, at) => (
-        <p key={at}>{sentence}</p>
+        <p key={at}>
+          <Prose text={sentence} />
+        </p>
       ))}
     </details>
-  );
-}
-
-const VERDICTS = { error: "Broken", warning: "Warning", info: "Healthy" } as const;
-
-/** Whether a training is healthy, and what is wrong first of all; leads to the findings. */
-export function Verdict() {
-  const { last_step, state, how } = status.value;
-  if (!shown.value || last_step < 0) return null;
-  const problems = shown.value.findings.value.filter(({ severity }) => severity !== "info");
-  const hasFailed = state === "stopped" || state === "killed";
-  const worst = hasFailed ? "error" : (together(problems)[0]?.[0]?.severity ?? "info");
-  const first = together(problems)[0]?.[0];
-  const more = problems.length > 1 ? ` (${formatExact(problems.length)} problems in all)` : "";
-  return (
-    <p class={`verdict ${worst}`} role="status" data-testid="verdict">
-      <b>{VERDICTS[worst]}</b>
-      {first ? (
-        <button type="button" class="jump" onClick={() => (view.value = "findings")}>
-          {first.message}
-          {more}
-        </button>
-      ) : (
-        <span>{hasFailed ? how : `no problems found in ${formatExact(last_step + 1)} steps`}</span>
-      )}
-      {first?.remedy && <span class="dim">{first.remedy}</span>}
-    </p>
   );
 }
 
 function Words({ finding }: { finding: Finding }) {
   return (
     <>
-      <p>{finding.message}</p>
+      <p>
+        <Prose text={finding.message} />
+      </p>
       <p class="dim">
         <FindingPlace finding={finding} />
         {finding.phase && finding.phase !== "forward" && ` · ${finding.phase}`}
@@ -98,12 +80,13 @@ function Words({ finding }: { finding: Finding }) {
 /** Where and when a problem was found; leads there. */
 export function FindingPlace({ finding }: { finding: Finding }) {
   const { path, series: about, call } = leadOf(finding, series.value, graph.value);
+  const first = stepsOf([finding])?.[0];
   const parts = [
     path || model.value?.name,
     call && call.number > 1 && `call ${call.number}`,
     about && titleOf(about.name, false),
     finding.op,
-    finding.step !== undefined && `step ${formatExact(finding.step)}`,
+    first !== undefined && `step ${formatExact(first)}`,
   ];
   return (
     <button type="button" class="jump" onClick={() => follow(finding)}>

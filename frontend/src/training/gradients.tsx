@@ -3,31 +3,30 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { formatExact, formatNumber } from "../data/formats";
-import { readNumber } from "../data/points";
-import type { FlowPayload } from "../data/records";
+import { columnOfStep, type LayerHeat } from "../data/layer-heat";
 import { isDark, resolve } from "../frame/theme";
-import { useFlow } from "../state/live";
+import { useLayerHeat } from "../state/live";
 import { jumpToGraph } from "../state/places";
-import { graph } from "../graph/state";
 import { compared, model, nameOfRun, shown } from "../state/state";
 import { step } from "../state/time";
-import { inOrder, ridge, type Ridge } from "./ridge";
+import { ridge, type Ridge } from "./ridge";
 
 const MOST_LINES = 40;
+
+const NONE: LayerHeat = { title: "", isLogarithmic: true, paths: [], starts: [], ends: [], columns: [] };
 
 /** Around the lines, where the steps and the names of layers stand. */
 const EDGE = { left: 54, right: 14, bottom: 84 };
 
 export function Gradients() {
   const other = compared.value ?? shown.value!;
-  const [first, second] = [useFlow(shown.value!), useFlow(other)];
-  const flow = inOrder(first, (path) => graph.value?.calls(path)[0]);
-  const drawn = ridge(flow, step.value, MOST_LINES);
+  const [heat = NONE, second = NONE] = [useLayerHeat(shown.value!, "gradient"), useLayerHeat(other, "gradient")];
+  const drawn = ridge(heat, step.value, MOST_LINES);
   const beside = other === shown.value ? null : normsOf(second, step.value);
   const canvas = useRef<HTMLCanvasElement>(null);
   const mouse = useSignal<{ x: number; y: number } | null>(null);
-  const names = flow.layers.map((layer) => layer.path || model.value!.name);
-  const others = beside && flow.layers.map((layer) => beside.get(layer.path) ?? NaN);
+  const names = heat.paths.map((path) => path || model.value!.name);
+  const others = beside && heat.paths.map((path) => beside.get(path) ?? NaN);
   // Found at each drawing, not at each move: steps arrive while the mouse rests.
   const under = mouse.value && canvas.current && nearest(canvas.current, drawn, mouse.value);
   const read = under && drawn.lines[under.line];
@@ -39,14 +38,14 @@ export function Gradients() {
     const watcher = new ResizeObserver(draw);
     watcher.observe(element);
     return () => watcher.disconnect();
-  }, [first, second, graph.value, step.value, isDark.value]);
+  }, [heat, second, step.value, isDark.value]);
   return (
     <section class="training gradients" aria-label="Gradients">
       <p class="dim" role="status">
         {read ? (
           <>
             step {formatExact(read.first)} · <b>{names[under.layer]}</b> · gradient norm{" "}
-            {formatNumber(read.norms[under.layer] ?? NaN)}
+            {formatNorm(read.norms[under.layer] ?? NaN)}
           </>
         ) : (
           <>
@@ -64,11 +63,11 @@ export function Gradients() {
       <canvas
         ref={canvas}
         role="img"
-        aria-label={`Gradient norms of ${flow.layers.length} layers over ${flow.steps.length} steps`}
+        aria-label={`Gradient norms of ${heat.paths.length} layers over ${heat.starts.length} steps`}
         onMouseMove={({ clientX: x, clientY: y }) => (mouse.value = { x, y })}
         onMouseLeave={() => (mouse.value = null)}
       />
-      <Layers flow={flow} beside={beside} />
+      <Layers heat={heat} beside={beside} />
     </section>
   );
 }
@@ -88,9 +87,13 @@ function nearestOf(count: number, far: (at: number) => number): number {
 }
 
 /** The norm of each layer at a step, or at the last one before it that has any. */
-function normsOf(flow: FlowPayload, at: number): ReadonlyMap<string, number> {
-  const column = flow.steps.findLastIndex(([first]) => first <= at);
-  return new Map(flow.layers.map(({ path, norms }) => [path, readNumber(norms[column] ?? NaN)]));
+function normsOf(heat: LayerHeat, at: number): ReadonlyMap<string, number> {
+  const norms = heat.columns[columnOfStep(heat, at)] ?? [];
+  return new Map(heat.paths.map((path, row) => [path, norms[row] ?? NaN]));
+}
+
+function formatNorm(norm: number): string {
+  return norm === Infinity ? "NaN or Inf" : Number.isNaN(norm) ? "–" : formatNumber(norm);
 }
 
 function axesOf(w: number, h: number, { lines, layers }: Ridge) {
@@ -150,7 +153,7 @@ function paint(
     }
     context.fillStyle = alarm!;
     norms.forEach((norm, layer) => {
-      if (!Number.isFinite(norm)) context.fillRect(x(layer) - 2, base(at) - 4, 4, 4);
+      if (norm === Infinity) context.fillRect(x(layer) - 2, base(at) - 4, 4, 4);
     });
     if (isCurrent || at === 0 || at === lines.length - 1) {
       context.fillStyle = isCurrent ? accent! : dim!;
@@ -175,12 +178,9 @@ function paint(
 }
 
 /** The norms at the step that is shown, as bars that lead to their modules. */
-function Layers({ flow, beside }: { flow: FlowPayload; beside: ReadonlyMap<string, number> | null }) {
-  const column = Math.max(
-    0,
-    flow.steps.findLastIndex(([first]) => first <= step.value),
-  );
-  const norms = flow.layers.map((layer) => readNumber(layer.norms[column] ?? NaN));
+function Layers({ heat, beside }: { heat: LayerHeat; beside: ReadonlyMap<string, number> | null }) {
+  const column = columnOfStep(heat, step.value);
+  const norms = heat.columns[column] ?? [];
   const finite = norms.filter((norm) => norm > 0 && Number.isFinite(norm));
   const [low, high] = [Math.log10(Math.min(...finite)) - 0.3, Math.log10(Math.max(...finite))];
   const shareOf = (norm: number) =>
@@ -188,25 +188,25 @@ function Layers({ flow, beside }: { flow: FlowPayload; beside: ReadonlyMap<strin
   return (
     <table class="layers">
       <caption>
-        {flow.steps[column]
-          ? `Gradient norms at step ${formatExact(flow.steps[column][0])}`
+        {heat.starts.length
+          ? `Gradient norms at step ${formatExact(heat.starts[column]!)}`
           : "No gradients recorded yet."}
       </caption>
       <tbody>
-        {flow.layers.map((layer, at) => (
-          <tr key={layer.path}>
+        {heat.paths.map((path, at) => (
+          <tr key={path}>
             <th scope="row">
-              <button type="button" class="jump" onClick={() => jumpToGraph(layer.path)}>
-                <bdi>{layer.path || model.value?.name}</bdi>
+              <button type="button" class="jump" onClick={() => jumpToGraph(path)}>
+                <bdi>{path || model.value?.name}</bdi>
               </button>
             </th>
             <td class="bar">
               <i style={{ width: `${100 * shareOf(norms[at]!)}%` }} />
             </td>
             <td class="number">
-              <span class={Number.isFinite(norms[at]) ? "" : "flag"}>{formatNumber(norms[at]!)}</span>
+              <span class={norms[at] === Infinity ? "flag" : ""}>{formatNorm(norms[at] ?? NaN)}</span>
             </td>
-            {beside && <td class="number">{formatNumber(beside.get(layer.path) ?? NaN)}</td>}
+            {beside && <td class="number">{formatNorm(beside.get(path) ?? NaN)}</td>}
           </tr>
         ))}
       </tbody>

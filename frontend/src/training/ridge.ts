@@ -1,11 +1,10 @@
 /** Gradient norms as the lines of a ridge: few enough to be told apart, with the shown step among them. */
 
-import { readNumber } from "../data/points";
-import type { FlowPayload } from "../data/records";
+import type { LayerHeat } from "../data/layer-heat";
 
 export interface Ridge {
   /** From the earliest to the latest step. */
-  readonly lines: readonly { readonly first: number; readonly norms: readonly number[] }[];
+  readonly lines: readonly { readonly first: number; readonly norms: LayerHeat["columns"][number] }[];
   readonly layers: number;
   /** The smallest and largest norm of all that are finite and not zero. */
   readonly low: number;
@@ -14,19 +13,10 @@ export interface Ridge {
   readonly current: number;
 }
 
-/** The layers in the order in which they ran, as far as that is known. */
-export function inOrder(flow: FlowPayload, placeOf: (path: string) => number | undefined): FlowPayload {
-  const place = (path: string) => placeOf(path) ?? Infinity;
-  return { ...flow, layers: flow.layers.toSorted((one, other) => place(one.path) - place(other.path) || 0) };
-}
-
-export function ridge(flow: FlowPayload, step: number, most: number): Ridge {
-  const shown = flow.steps.findLastIndex(([first]) => first <= step);
-  const columns = thinned(flow.steps.length, most, shown);
-  const lines = columns.map((column) => ({
-    first: flow.steps[column]![0],
-    norms: flow.layers.map((layer) => readNumber(layer.norms[column] ?? NaN)),
-  }));
+export function ridge(heat: LayerHeat, step: number, most: number): Ridge {
+  const shown = heat.starts.findLastIndex((first) => first <= step);
+  const columns = thinned(heat.starts.length, most, shown);
+  const lines = columns.map((column) => ({ first: heat.starts[column]!, norms: heat.columns[column]! }));
   let [low, high] = [Infinity, -Infinity];
   for (const { norms } of lines) {
     for (const norm of norms) {
@@ -35,7 +25,7 @@ export function ridge(flow: FlowPayload, step: number, most: number): Ridge {
       high = Math.max(high, norm);
     }
   }
-  return { lines, layers: flow.layers.length, low, high, current: columns.indexOf(shown) };
+  return { lines, layers: heat.paths.length, low, high, current: columns.indexOf(shown) };
 }
 
 /** So many places out of a number of them, evenly spread, and one of them for sure. */

@@ -5,16 +5,17 @@ import type { Finding } from "../data/records";
 import { graph, chosenOps } from "../graph/state";
 import { pin, pins, sought } from "../panels/state";
 import { keepWayBack, revealModule, revealNode } from "../state/places";
-import { model, series, view } from "../state/state";
+import { chosenView, model, series } from "../state/state";
 import { goToStep } from "../state/time";
-import { leadOf } from "./finding-groups";
+import { leadOf, stepsOf } from "./finding-groups";
 
 export function follow(finding: Finding): void {
   const lead = leadOf(finding, series.value, graph.value);
   batch(() => {
     keepWayBack();
-    view.value = "graph";
-    if (finding.step !== undefined) goToStep(finding.step);
+    chosenView.value = "graph";
+    const first = stepsOf([finding])?.[0];
+    if (first !== undefined) goToStep(first);
     if (lead.op) chosenOps.value = true;
     if (lead.call) revealNode(lead.op ?? lead.call);
     else revealModule(model.value?.find(lead.path) ?? 0);

@@ -6,6 +6,7 @@ import { kindSpan, nameSpan, type Row, type Span } from "./rows";
 import { pinKeyOf } from "../panels/node-of-module";
 import { togglePin } from "../panels/state";
 import { jump } from "../state/places";
+import { Badge } from "../training/badge";
 import { awaitsRuns, failure } from "../state/live";
 import { lookFor, model, query, rows, run, select, selected, toggle } from "../state/state";
 
@@ -105,6 +106,7 @@ function Line({ model, row, top }: { model: Model; row: Row; top: number }) {
         </span>
         {module.alias_of !== undefined && <Alias model={model} target={module.alias_of} />}
         {module.problem && <Problem text={module.problem} />}
+        <Badge path={module.path} isOpen={!!row.open} />
       </span>
       <span class="number" title={`${formatExact(parameters)} parameters, ${formatBytes(model.bytes(row.id))}`}>
         {parameters ? formatCount(parameters) : ""}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.model import Model
-from torchglass.records.series import Points, Series
+from torchglass.records.run import Points, Series
 
 GRADIENT, UPDATE = ".grad", ".update"
 """The suffixes of series that are gradients, and of update-to-weight ratios."""
@@ -49,12 +49,12 @@ def layers(model: Model, series: Iterable[Series]) -> list[Layer]:
 
 def gradient_norms(layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
     """The L2 norm of all parameter gradients of a layer, per step."""
-    lengths = [_lengths(one) for one in _read(layer.gradients, points)]
+    lengths = [norms(one) for one in _read(layer.gradients, points)]
     shortest = min(map(len, lengths), default=0)
     # All series have the latest steps.
     together = [one[len(one) - shortest :] for one in lengths]
-    norms: Numbers = np.hypot.reduce(together) if together else np.empty(0)
-    return norms
+    total: Numbers = np.hypot.reduce(together) if together else np.empty(0)
+    return total
 
 
 def update_ratios(layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
@@ -71,8 +71,11 @@ def _read(series: Sequence[Series], points: Callable[[Series], Points | None]) -
     return [found for one in series if (found := points(one)) is not None and len(found)]
 
 
-def _lengths(points: Points) -> Numbers:
-    """The norms, from mean and std; squares would underflow or overflow sooner."""
+def norms(points: Points) -> Numbers:
+    """The L2 norm of a gradient at each step, NaN where it has NaN or Inf.
+
+    It follows from mean and std; squares would underflow or overflow sooner.
+    """
     if points.series.kind == "scalar":
         # A scalar series of a gradient is its norm.
         return np.abs(points.column("value"))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
 
 Rows = npt.NDArray[np.float64]
 """Statistics of one tensor in each row, in the columns that `FIELDS` names."""

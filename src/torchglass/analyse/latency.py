@@ -245,7 +245,7 @@ class _SpanTimes:
                 self._attribute_gaps(index)
 
     def _attribute_gaps(self, backward: int) -> None:
-        """Attribute the gap after a node to that node, as far as it is longer than usual.
+        """Attribute to a node the part of the gap after it that is longer than usual.
 
         In that gap autograd sums the gradients of a tensor that several nodes used. The usual gap
         is the time of autograd itself and of the hooks that time the nodes.
@@ -316,7 +316,7 @@ class _SpanTimes:
         return inside
 
     def _groups(self) -> dict[str, list[int]]:
-        """The spans of each module; of a container that is never called, those of all below it."""
+        """The spans of each module; an uncalled container has the spans of all modules below it."""
         groups: dict[str, list[int]] = {"": []}
         for index, span in enumerate(self._spans):
             if span.kind == "module":

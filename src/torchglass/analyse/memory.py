@@ -1,10 +1,19 @@
-"""Where the memory of a step is: who allocates it, who keeps it, what the peak consists of."""
+"""Where the memory of a step is: who allocates it, who keeps it, what the peak consists of.
+
+What a process takes from a GPU is more than its tensors. `CachingAllocator` is a model of torch's:
+it rounds every block up to 512 bytes, takes memory from the driver in segments of 2 MB (for blocks
+up to 1 MB), 20 MB (up to 10 MB) or multiples of 2 MB, gives a block the smallest free piece that is
+large enough, splits it, and joins free neighbours. Segments go back to the driver only when it runs
+out of memory. It follows torch's default settings (PYTORCH_CUDA_ALLOC_CONF unset). Streams, library
+workspaces and the CUDA context are not in it.
+"""
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
@@ -44,8 +53,8 @@ class MemoryUse:
     activation_bytes: int = 0
     """Activations that it created and that are kept for the backward."""
     saved_bytes: int = 0
-    """Activations and inputs that it keeps for the backward, whoever made them; what several keep
-    counts for the first."""
+    """Activations and inputs that it keeps for the backward, no matter which module created them;
+    what several modules keep counts for the first."""
     temporary_peak_bytes: int = 0
     """The largest total at one time of what is neither kept nor a gradient."""
     peak_bytes: int = 0
@@ -279,3 +288,154 @@ def _moments(changes: Sequence[MemoryChange], before: int) -> Iterator[Moment]:
     for change, now in zip(changes, live, strict=True):
         place = change.phase, change.op, change.path, change.block
         yield Moment(change.time_ns, now, change.bytes, *place)
+
+
+_ROUNDING = 512
+_SMALL = 1 << 20
+_SMALL_SEGMENT = 2 << 20
+_MEDIUM = 10 << 20
+_MEDIUM_SEGMENT = 20 << 20
+_LARGE_ROUNDING = 2 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """What the allocator takes for a step."""
+
+    allocated_bytes: int
+    """The most in blocks at one time, each rounded up."""
+    reserved_bytes: int
+    """The most taken from the driver at one time."""
+    is_out_of_memory: bool = False
+    """Whether a limit was exceeded even after free segments were given back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A part of a segment, free or in use."""
+
+    size: int
+    segment: int
+    is_small: bool
+    is_free: bool = False
+    before: _Piece | None = None
+    after: _Piece | None = None
+
+
+@dataclass(slots=True)
+class CachingAllocator:
+    """Blocks are allocated and freed; `reserved` says what they cost."""
+
+    limit: int | None = None
+    _free: dict[bool, list[tuple[int, int, _Piece]]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _number: int = 0
+    _used: int = 0
+    _most_used: int = 0
+    _reserved: int = 0
+    _most_reserved: int = 0
+    _failed: bool = False
+
+    def allocate(self, size: int) -> _Piece:
+        """A piece for a block of this size."""
+        rounded = max(_ROUNDING, -(-size // _ROUNDING) * _ROUNDING)
+        is_small = rounded <= _SMALL
+        piece = self._find(rounded, is_small) or self._segment(rounded, is_small)
+        rest = piece.size - rounded
+        if rest >= _ROUNDING if is_small else rest > _SMALL:
+            other = _Piece(rest, piece.segment, is_small, before=piece, after=piece.after)
+            if piece.after is not None:
+                piece.after.before = other
+            piece.size, piece.after = rounded, other
+            self._release(other)
+        piece.is_free = False
+        self._used += piece.size
+        self._most_used = max(self._most_used, self._used)
+        return piece
+
+    def free(self, piece: _Piece) -> None:
+        """Take a piece back, joined with free neighbours."""
+        self._used -= piece.size
+        before, after = piece.before, piece.after
+        if before is not None and before.is_free:
+            self._take(before)
+            before.size, before.after = before.size + piece.size, after
+            if after is not None:
+                after.before = before
+            piece = before
+        if after is not None and after.is_free:
+            self._take(after)
+            piece.size, piece.after = piece.size + after.size, after.after
+            if after.after is not None:
+                after.after.before = piece
+        self._release(piece)
+
+    @property
+    def reserved(self) -> Reserved:
+        """The most so far."""
+        return Reserved(
+            allocated_bytes=self._most_used,
+            reserved_bytes=self._most_reserved,
+            is_out_of_memory=self._failed,
+        )
+
+    def _find(self, size: int, is_small: bool) -> _Piece | None:
+        """The smallest free piece that is large enough."""
+        free = self._free[is_small]
+        index = bisect.bisect_left(free, size, key=lambda one: one[0])
+        return free.pop(index)[2] if index < len(free) else None
+
+    def _segment(self, size: int, is_small: bool) -> _Piece:
+        taken = -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
+        taken = _SMALL_SEGMENT if is_small else _MEDIUM_SEGMENT if size < _MEDIUM else taken
+        if self.limit is not None and self._reserved + taken > self.limit:
+            self._give_back()
+            self._failed = self._failed or self._reserved + taken > self.limit
+        self._number += 1
+        self._sizes[self._number] = taken
+        self._reserved += taken
+        self._most_reserved = max(self._most_reserved, self._reserved)
+        return _Piece(taken, self._number, is_small)
+
+    def _give_back(self) -> None:
+        """Return the segments that are free as a whole to the driver."""
+        for is_small, free in self._free.items():
+            whole = [one for one in free if one[2].size == self._sizes[one[2].segment]]
+            self._reserved -= sum(one[0] for one in whole)
+            gone = {one[2].segment for one in whole}
+            self._free[is_small] = [one for one in free if one[2].segment not in gone]
+
+    def _release(self, piece: _Piece) -> None:
+        piece.is_free = True
+        self._number += 1
+        bisect.insort(
+            self._free[piece.is_small], (piece.size, self._number, piece), key=lambda one: one[:2]
+        )
+
+    def _take(self, piece: _Piece) -> None:
+        free = self._free[piece.is_small]
+        index = bisect.bisect_left(free, piece.size, key=lambda one: one[0])
+        while free[index][2] is not piece:
+            index += 1
+        del free[index]
+
+
+def reserved_for(footprint: Footprint, device: str, limit: int | None = None) -> Reserved:
+    """What the allocator reserves for a step on one device; `limit` is the memory of the device."""
+    allocator = CachingAllocator(limit=limit)
+    pieces = {
+        block.id: allocator.allocate(block.bytes)
+        for block in footprint.blocks
+        if block.phase is None and block.bytes and block.spec.device == device
+    }
+    here = {block.id for block in footprint.blocks if block.spec.device == device}
+    for change in footprint.changes:
+        if change.block not in here:
+            continue
+        if change.bytes > 0:
+            pieces[change.block] = allocator.allocate(change.bytes)
+        elif (piece := pieces.pop(change.block, None)) is not None:
+            allocator.free(piece)
+    return allocator.reserved

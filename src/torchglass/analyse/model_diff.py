@@ -1,6 +1,6 @@
 """The differences between two models, module by module.
 
-Modules are matched by their paths, tensors by their names.
+Modules are matched by their paths, or as `module_pairs` says; tensors by their names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from torchglass.records.model import Model, Module, ModuleId, TensorId, join_path
-from torchglass.records.tensors import TensorSpec
+from torchglass.analyse.module_pairs import pair_modules
+from torchglass.records.model import Model, Module, ModuleId, TensorId, TensorSpec, join_path
 
 Verdict = Literal["added", "removed", "changed"]
 
@@ -40,6 +40,10 @@ class ModuleChange:
     """The old class, if it changed."""
     extra_before: str | None = None
     """The old `extra_repr`, if it changed."""
+    path_before: str | None = None
+    """The old path, if the module was renamed or moved itself, not with its parent."""
+    sharing: str = ""
+    """How the tensors that it shares with other modules changed."""
     slots: tuple[SlotChange, ...] = ()
 
     @property
@@ -49,13 +53,17 @@ class ModuleChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ModelDiff:
     """Both models in one tree, and their differences."""
 
     model: Model
     """The modules of the new model, and at their paths those that only the old one has."""
     changes: Mapping[str, ModuleChange] = field(default_factory=dict)
     """By path, without unchanged modules."""
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    """The old path of each module of the new model that the old one has, too."""
+    removed: tuple[Module, ...] = ()
+    """The modules that only the old model has."""
 
     @cached_property
     def below(self) -> Mapping[str, int]:
@@ -69,25 +77,45 @@ class Comparison:
 
 
 def compare(
-    before: Model, after: Model, distances: Mapping[str, float] | None = None
-) -> Comparison:
+    before: Model,
+    after: Model,
+    distances: Mapping[str, float] | None = None,
+    pairs: Mapping[str, str] | None = None,
+) -> ModelDiff:
     """The differences between two models.
 
-    `distances` are the relative distances between tensors, by dotted name: the norm of
-    the difference divided by that of the old tensor. Without it, values are not compared.
+    `distances` are the relative distances between tensors, by dotted name in the new model: the
+    norm of the difference divided by that of the old tensor. Without it, values are not compared.
+    `pairs` are the old paths of modules by their new ones; without it, they are looked for.
     """
-    pairs = {module.path: (before.find(module.path), module) for module in after.modules}
-    removed = [module for module in before.modules if module.path not in pairs]
+    if pairs is None:
+        pairs = pair_modules(before, after)
+    both = {
+        module.path: (before.find(pairs[module.path]) if module.path in pairs else None, module)
+        for module in after.modules
+    }
+    kept = {*pairs.values()}
+    removed = [module for module in before.modules if module.path not in kept]
+    ties = _sharing_changes(before, after, pairs)
     changes = {
         path: change
-        for path, (old, new) in (*pairs.items(), *((one.path, (one, None)) for one in removed))
-        if (change := _change(path, old, new, distances or {}))
+        # A path of the old model may be that of another module in the new one.
+        for path, (old, new) in ({one.path: (one, None) for one in removed} | both).items()
+        if (change := _change(path, old, new, distances or {}, pairs, ties))
     }
-    return Comparison(model=_joined(before, after), changes=changes)
+    gone = frozenset(module.path for module in removed)
+    return ModelDiff(
+        model=_joined(before, after, gone), changes=changes, pairs=pairs, removed=tuple(removed)
+    )
 
 
 def _change(
-    path: str, before: Module | None, after: Module | None, distances: Mapping[str, float]
+    path: str,
+    before: Module | None,
+    after: Module | None,
+    distances: Mapping[str, float],
+    pairs: Mapping[str, str],
+    ties: Mapping[str, str],
 ) -> ModuleChange | None:
     slots = tuple(_slot_changes(path, before, after, distances))
     if before is None or after is None:
@@ -98,10 +126,55 @@ def _change(
         verdict="changed",
         class_before=before.class_name if before.class_name != after.class_name else "",
         extra_before=before.extra if before.extra != after.extra else None,
+        path_before=_moved_from(before.path, path, pairs),
+        sharing=ties.get(path, ""),
         slots=slots,
     )
-    same = not (change.class_before or change.slots) and change.extra_before is None
-    return None if same else change
+    return None if change == ModuleChange(path=path, verdict="changed") else change
+
+
+def _moved_from(old: str, new: str, pairs: Mapping[str, str]) -> str | None:
+    """The old path of a module; None if only its parent has another one."""
+    if old == new:
+        return None
+    old_parent, _, old_name = old.rpartition(".")
+    new_parent, _, new_name = new.rpartition(".")
+    is_with_parent = pairs.get(new_parent) == old_parent and old_name == new_name
+    return None if is_with_parent else old
+
+
+def _sharing_changes(before: Model, after: Model, pairs: Mapping[str, str]) -> dict[str, str]:
+    """By new path, how the sharing of a module or of its tensors changed."""
+    found: dict[str, str] = {}
+    old_ties, new_ties = _partners(before), _partners(after)
+    for path, old_path in pairs.items():
+        old, new = before.find(old_path), after.find(path)
+        if old is None or new is None:
+            continue
+        if (old.alias_of is None) != (new.alias_of is None):
+            is_now = new.alias_of is not None
+            found[path] = "now the same module as another" if is_now else "no longer shared"
+            continue
+        names = {slot.name for slot in old.slots} & {slot.name for slot in new.slots}
+        for name in sorted(names):
+            one = old_ties.get(join_path(old_path, name), ())
+            other = new_ties.get(join_path(path, name), ())
+            if bool(one) != bool(other):
+                found[path] = (
+                    f"{name} is now shared with {other[0]}"
+                    if other
+                    else f"{name} is no longer shared with {one[0]}"
+                )
+    return found
+
+
+def _partners(model: Model) -> dict[str, tuple[str, ...]]:
+    """The other names of each tensor that has several."""
+    return {
+        name: tuple(other for other in names if other != name)
+        for names in model.tied.values()
+        for name in names
+    }
 
 
 def _slot_changes(
@@ -121,7 +194,7 @@ def _kind(spec: TensorSpec | None) -> object:
     return None if spec is None else (spec.shape, spec.dtype, spec.layout)
 
 
-def _joined(before: Model, after: Model) -> Model:
+def _joined(before: Model, after: Model, gone: frozenset[str]) -> Model:
     """The new model; modules that only the old one has come after the children of their parent."""
     joined: list[Module] = []
     ids: dict[str, ModuleId] = {}
@@ -131,21 +204,21 @@ def _joined(before: Model, after: Model) -> Model:
         own = ids[module.path] = ModuleId(len(joined))
         joined.append(replace(module, id=own, parent=parent, children=()))
         waiting += reversed(
-            [(child, own, new) for child, new in _below(module, is_new, before, after)]
+            [(child, own, new) for child, new in _below(module, is_new, before, after, gone)]
         )
     return replace(after, modules=tuple(_linked(joined, before, after, ids)))
 
 
 def _below(
-    module: Module, is_new: bool, before: Model, after: Model
+    module: Module, is_new: bool, before: Model, after: Model, gone: frozenset[str]
 ) -> Iterator[tuple[Module, bool]]:
     if not is_new:
-        yield from ((child, False) for child in before.children(module))
+        yield from ((child, False) for child in before.children(module) if child.path in gone)
         return
     yield from ((child, True) for child in after.children(module))
     old = before.find(module.path)
     for child in before.children(old) if old else ():
-        if after.find(child.path) is None:
+        if child.path in gone and after.find(child.path) is None:
             yield child, False
 
 

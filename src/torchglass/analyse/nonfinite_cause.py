@@ -1,6 +1,6 @@
 """Why an op produced NaN or Inf, judged by the ranges of its tensors.
 
->>> from torchglass.records.tensors import Stats, TensorSpec
+>>> from torchglass.records.model import Stats, TensorSpec
 >>> spec = TensorSpec(shape=(4,), dtype="float32")
 >>> stats = Stats(count=4, min=-5.0, max=1.0, mean=-2.0, std=2.5)
 >>> cause(
@@ -24,8 +24,7 @@ from typing import NamedTuple
 from torchglass.analyse.signatures import plain_name
 from torchglass.records.calls import CallTensor, ForwardStats
 from torchglass.records.findings import Evidence, EvidenceRole, Finding
-from torchglass.records.model import join_path
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats, join_path
 
 _LARGEST_EXPONENT = {"float64": 709.78, "float32": 88.72, "bfloat16": 88.72, "float16": 11.09}
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}

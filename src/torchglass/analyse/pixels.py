@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ Picture = npt.NDArray[np.int32]
 
 NOTHING = -1
 
-_NOT_A_NUMBER = 0xFF00FF
+NOT_A_NUMBER = 0xFF00FF
 _RISING = (0x440154, 0x3B528B, 0x21918C, 0x5EC962, 0xFDE725)
 """From dark to bright, readable with any colour vision and in greyscale (viridis)."""
 _AROUND_ZERO = (0x2166AC, 0x67A9CF, 0xF7F7F7, 0xEF8A62, 0xB2182B)
@@ -58,14 +60,14 @@ def scale_of(matrices: Sequence[Matrix]) -> Scale:
 
 
 def paint(matrix: Matrix, scale: Scale) -> Picture:
-    """One pixel per value; NaN has a colour of its own."""
+    """One pixel per value; NaN has its own colour."""
     shades = _shades(_AROUND_ZERO if scale.is_around_zero else _RISING)
     span = scale.high - scale.low
     with np.errstate(invalid="ignore"):
         place = (matrix - scale.low) / span if span else np.zeros_like(matrix)
     at = np.clip(np.nan_to_num(place, posinf=1.0, neginf=0.0), 0, 1) * (_SHADES - 1)
     picture: Picture = shades[at.round().astype(np.int64)]
-    picture[np.isnan(matrix)] = _NOT_A_NUMBER
+    picture[np.isnan(matrix)] = NOT_A_NUMBER
     return picture
 
 
@@ -98,6 +100,24 @@ def half_blocks(picture: Picture) -> list[list[tuple[str, str]]]:
         [(_hex(above), _hex(below)) for above, below in zip(upper, lower, strict=True)]
         for upper, lower in zip(picture[::2].tolist(), picture[1::2].tolist(), strict=True)
     ]
+
+
+def png(picture: Picture) -> bytes:
+    """A picture as a PNG file; empty pixels are transparent."""
+    height, width = picture.shape
+    channels = [picture >> shift & 0xFF for shift in (16, 8, 0)]
+    channels.append(np.where(picture == NOTHING, 0, 0xFF))
+    pixels = np.stack(channels, -1).astype(np.uint8).reshape(height, width * 4)
+    # Each line begins with the number of its filter: 0 for none.
+    lines = np.hstack([np.zeros((height, 1), np.uint8), pixels])
+    size = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    parts = ((b"IHDR", size), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    checksum = zlib.crc32(name + data)
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
 
 
 def _hex(colour: int) -> str:

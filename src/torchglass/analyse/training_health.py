@@ -5,9 +5,8 @@
         findings = health.check(step, seen)
 
 The rules are in `training_rules`; this module decides when a problem is reported. NaN and Inf are
-reported at once. A problem that may pass is reported when it was there the last three times that
-its series was measured: a step that did not measure the series says nothing about it. Each problem
-is reported once.
+reported at once. A problem that may pass is reported once three consecutive measurements of its
+series show it. Steps that did not measure the series do not count. Each problem is reported once.
 """
 
 from __future__ import annotations
@@ -31,11 +30,13 @@ from torchglass.records.trace import Phase
 
 MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
+_CLOSE_CHECKS, _CHECK_EVERY = 32, 4
+"""After so many steps, problems that may pass are looked for at every fourth step."""
 
 
 @dataclass
 class _OpenProblem:
-    """A problem that may pass, from the first step of it on."""
+    """A problem that may pass, since its first step."""
 
     series: SeriesKey
     since: int
@@ -50,6 +51,7 @@ class TrainingHealth:
         self._history = TrainingHistory()
         self._reported: set[FindingKey] = set()
         self._open: dict[FindingKey, _OpenProblem] = {}
+        self._checks = 0
 
     def check(
         self,
@@ -78,7 +80,10 @@ class TrainingHealth:
             for problem in rule.check(view, self._history)
             if self._is_new(problem)
         ]
-        if is_still:
+        self._checks += not is_still
+        # A problem that may pass is looked for at each step only if one is there.
+        is_rest = self._checks > _CLOSE_CHECKS and not self._open and self._checks % _CHECK_EVERY
+        if is_still or is_rest:
             return new
         passing = [
             problem

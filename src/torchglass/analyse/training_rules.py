@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.records.findings import Severity
-from torchglass.records.model import join_path
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats, join_path
 
 _PATIENCE = 3
 """The number of measurements in a row after which a problem that may pass is reported."""
@@ -101,7 +100,7 @@ class TrainingHistory:
 
 
 class StepView:
-    """What was measured at one step, as the rules look at it."""
+    """What was measured at one step, as the rules see it."""
 
     def __init__(
         self, step: int, seen: Iterable[Observation], measured: Callable[[], StepTensors] | None
@@ -127,7 +126,7 @@ class StepView:
 
 
 def can_show_problem(name: str, stats: Stats) -> bool:
-    """Whether any rule needs a series: few of the thousands of a large model."""
+    """Whether any rule needs a series. Of the thousands in a large model, few are needed."""
     if stats.nan or stats.inf or stats.min == 0 == stats.max:
         return True
     return name.endswith(".grad") and _is_gradient_of_parameter(name)
@@ -135,8 +134,9 @@ def can_show_problem(name: str, stats: Stats) -> bool:
 
 def _nonfinite(view: StepView, _: TrainingHistory) -> Iterator[Problem]:
     """Series with NaN or Inf, in the order in which they were measured."""
-    trained = {one.key for one in view.gradients}
-    for one in view.seen:
+    bad = [one for one in view.seen if one.stats.nan or one.stats.inf]
+    trained = {one.key for one in view.gradients} if bad else set()
+    for one in bad:
         is_trained = (one.path, f"{one.name}.grad") in trained
         if not has_bad_values(one.name, one.stats, is_trained=is_trained):
             continue
@@ -312,7 +312,7 @@ def _is_recovering(one: Observation, share: float, history: TrainingHistory) -> 
 
 
 class _GradientReach:
-    """How much gradient reaches the modules at a step."""
+    """How much gradient reaches each module at a step."""
 
     def __init__(self, tensors: StepTensors, gradients: Sequence[Observation]) -> None:
         self._tensors = tensors
@@ -355,11 +355,11 @@ class _GradientReach:
         return self._registered[one.key]
 
     def first(self, reached: Iterable[Observation]) -> float:
-        """The position of the first weight that gradient reaches."""
+        """The position of the first weight that receives a gradient."""
         return min((self.order(one) for one in reached if one.dims > 1), default=math.inf)
 
     def is_cancelled(self, one: Observation) -> bool:
-        """Whether a gradient is small although gradient does reach its module."""
+        """Whether a gradient is small although its module does receive gradients."""
         path = one.path
         if path in self._parents:
             return False

@@ -1,4 +1,4 @@
-"""Where a watched training is shown, besides its run file.
+"""Where a watched training goes: into a run file or memory, and to the tool that shows it.
 
 "standalone" serves the page from this process, "none" shows nothing, and the others pass the values
 on to the tool of their name.
@@ -10,14 +10,21 @@ import atexit
 import contextlib
 import importlib
 import os
+import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from torchglass.analyse.diagnosis.conclude import verdict
+from torchglass.analyse.histograms import grid_of, merged
 from torchglass.errors import TargetError, ViewError, warn
 from torchglass.host_program import (
     HostProgram,
@@ -26,10 +33,21 @@ from torchglass.host_program import (
     wait_from_environment,
 )
 from torchglass.records.findings import Finding
-from torchglass.records.model import Model
-from torchglass.records.reader import Document, Reader, Sink
-from torchglass.records.run import Ending, status_of_ending
-from torchglass.records.series import Frame, Series, SeriesId, SeriesKind
+from torchglass.records.model import Histogram, Model, Stats
+from torchglass.records.run import (
+    Document,
+    Ending,
+    Frame,
+    Point,
+    Reader,
+    RunRecord,
+    Series,
+    SeriesId,
+    SeriesKind,
+    Sink,
+    status_of_ending,
+)
+from torchglass.targets.names import RUN_SUFFIX
 
 if TYPE_CHECKING:
     from torchglass.views.web.server import Server
@@ -40,7 +58,7 @@ _MOST_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingControl:
-    """What a backend can ask of the training it shows."""
+    """What a backend can ask the training to do."""
 
     show_step: Callable[[], None] = lambda: None
     """Shows the current step now, if its optimizer step is done."""
@@ -57,7 +75,7 @@ class Backend:
         """Receive the training, before it begins."""
 
     def begin(self, reader: Reader) -> None:
-        """The run begins. The reader always has what was written so far."""
+        """The run begins. The reader shows everything written so far."""
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
         """A step was recorded. A reader of the file may learn of new series later."""
@@ -75,7 +93,7 @@ NAMES = ("standalone", "none", *ELSEWHERE)
 def find_backends(
     names: str | Sequence[str], *, port: int, verbose: bool, wait: bool | None = None
 ) -> list[Backend]:
-    """The backends with these names. None of them has begun yet."""
+    """The backends with these names, not started yet."""
     chosen = [names] if isinstance(names, str) else list(names)
     found = (_find(name, port=port, verbose=verbose, wait=wait) for name in chosen)
     return [backend for backend in found if backend is not None]
@@ -163,7 +181,7 @@ class StandaloneBackend(Backend):
 
 
 class _ServedPages:
-    """All pages that this process serves. They stay and end together."""
+    """All pages that this process serves. They open and close together."""
 
     def __init__(self) -> None:
         self._all: list[StandaloneBackend] = []
@@ -231,7 +249,7 @@ class BackendSink:
 
 
 def say(text: str) -> None:
-    """Print a line of ours to stderr, above any progress bar."""
+    """Print a line to stderr, above any progress bar."""
     with contextlib.suppress(Exception):
         # tqdm redraws its bar below what is written through it.
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
@@ -276,3 +294,169 @@ class Reporter:
         command = "diagnose" if problems else "explore"
         lines += [f"  torchglass {command} {shlex.quote(os.path.relpath(self._path))}"]
         say("\n".join(lines))
+
+
+FilePath = str | os.PathLike[str]
+
+MEMORY = ":memory:"
+"""The folder of runs that are kept in memory only."""
+
+
+class WritableRun(NamedTuple):
+    """A run that is open for writing."""
+
+    run: RunRecord
+    sink: Sink
+    reader: Callable[[], Reader]
+    """Opens a reader of the run."""
+    path: Path | None = None
+    """None for a run in memory."""
+    start: int = 0
+    """The index of its next step."""
+    is_new: bool = True
+    flush: Callable[[], None] = lambda: None
+    """Waits until readers see everything written so far."""
+
+    def give_up(self) -> None:
+        """Close the run, and delete its file if it is new."""
+        self.sink.close()
+        if self.path is not None and self.is_new:
+            self.path.unlink(missing_ok=True)
+
+
+def open_new(
+    run: RunRecord, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
+) -> WritableRun:
+    """A new run at a path, in a folder, or in memory."""
+    from torchglass.store.readers import FileReader, MemoryStore
+    from torchglass.store.writer import FileSink
+
+    if os.fspath(folder if save is None else save) == MEMORY:
+        store = MemoryStore(run)
+        return WritableRun(run, store, lambda: store)
+    path = Path(save) if save is not None else _reserved_file(Path(folder), run)
+    try:
+        sink = FileSink(path, run, is_reserved=save is None, max_bytes=max_bytes)
+    except BaseException:
+        if save is None:
+            path.unlink(missing_ok=True)
+        raise
+    return WritableRun(run, sink, lambda: FileReader(path), path, flush=sink.flush)
+
+
+def open_again(run: RunRecord, path: FilePath, max_bytes: int | None = None) -> WritableRun:
+    """A run to continue; a new one if the file does not exist."""
+    if os.fspath(path) == MEMORY:
+        return open_new(run, MEMORY, None)
+    from torchglass.store import schema
+    from torchglass.store.readers import FileReader
+    from torchglass.store.writer import FileSink
+
+    file = Path(path)
+    start, is_new = 0, not schema.has_begun(file)
+    if not is_new:
+        with FileReader(file) as reader:
+            start = reader.last_step() + 1
+    sink = FileSink(file, run, resume=True, max_bytes=max_bytes)
+    return WritableRun(run, sink, lambda: FileReader(file), file, start, is_new, sink.flush)
+
+
+def this_run(name: str) -> RunRecord:
+    """The description of the run that starts here and now."""
+    import torch
+
+    from torchglass.capture.watch.ranks import own_rank, this_training
+
+    rank, world_size = own_rank()
+    training = this_training()
+    return RunRecord(
+        name=name,
+        created_ns=training.started_ns,
+        group=training.group,
+        host=platform.node(),
+        command=shlex.join(sys.orig_argv),
+        # Imported by name: the package imports this layer.
+        torchglass_version=importlib.import_module("torchglass").__version__,
+        torch_version=torch.__version__,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def _reserved_file(folder: Path, run: RunRecord) -> Path:
+    """A new, empty file named after the time and the run, reserved for this process."""
+    from torchglass.store import schema
+
+    stem = f"{datetime.fromtimestamp(run.created_ns / 1e9):%Y%m%d-%H%M%S}-{run.name}"
+    if run.world_size > 1:
+        stem += f"-rank{run.rank}"
+    names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+    paths = (folder / f"{name}{RUN_SUFFIX}" for name in names)
+    return next(path for path in paths if schema.reserve(path))
+
+
+Counts = npt.NDArray[np.int64]
+Edges = npt.NDArray[np.float64]
+
+
+class NamedFrame(NamedTuple):
+    """A frame with its series."""
+
+    step: int
+    time_ns: int
+    points: list[tuple[Series, Point]]
+
+    @classmethod
+    def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> NamedFrame:
+        points = [(series[each], point) for each, point in frame.points.items()]
+        return cls(frame.step, frame.time_ns, points)
+
+
+class Thinned:
+    """Evenly spaced frames of a training of unknown length, in bounded memory, and the last one."""
+
+    def __init__(self, most_points: int) -> None:
+        self._most_points = most_points
+        self._all: list[NamedFrame] = []
+        self._points = 0
+        self._every = 1
+        self._last: NamedFrame | None = None
+        self.seen = 0
+
+    def add(self, measured: NamedFrame) -> None:
+        """Add a frame, which may be dropped."""
+        if self.seen % self._every == 0:
+            self._all.append(measured)
+            self._points += len(measured.points)
+        self.seen += 1
+        self._last = measured
+        while self._points > self._most_points and len(self._all) > 1:
+            self._all = self._all[::2]
+            self._every *= 2
+            self._points = sum(len(each.points) for each in self._all)
+
+    def __iter__(self) -> Iterator[NamedFrame]:
+        yield from self._all
+        if self._last is not None and self._last is not self._all[-1]:
+            yield self._last
+
+
+def bins_of(histogram: Histogram, most: int) -> tuple[Counts, Edges]:
+    """Counts and edges as from `numpy.histogram`; bins are merged to at most this number."""
+    if len(histogram.counts) > most:
+        histogram = merged([histogram], most)
+    return np.array(histogram.counts, np.int64), grid_of(histogram).edges
+
+
+def numbers_of(name: str, point: Point) -> dict[str, float]:
+    """The values of a point by name; for a histogram, those that its bins do not show.
+
+    >>> numbers_of("loss", 0.5)
+    {'loss': 0.5}
+    """
+    if isinstance(point, Histogram):
+        beyond = {"nan": point.stats.nan, "inf": point.stats.inf}
+        return {f"{name}.{what}": float(count) for what, count in beyond.items() if count}
+    if isinstance(point, Stats):
+        return {f"{name}.{what}": getattr(point, what) for what in ("min", "max", "mean", "std")}
+    return {name: point}

@@ -1,24 +1,50 @@
-"""The verb `explore`: browse a model in the terminal."""
+"""The verb `explore`: browse a model in the terminal, and the source of what is shown there."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from torchglass.errors import TargetError, ViewError
+from torchglass.analyse.model_diff import ModelDiff
+from torchglass.analyse.nonfinite_cause import first_nan
+from torchglass.errors import CaptureError, TargetError, ViewError
 from torchglass.host_program import has_terminal, in_event_loop
+from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.model import Model, join_path
+from torchglass.records.run import Document
+from torchglass.records.trace import TraceRecord
+from torchglass.results.report import measures
 from torchglass.targets.names import resolve
+from torchglass.targets.readers import (
+    NOT_LIVE,
+    hold,
+    is_live,
+    is_run,
+    is_state,
+    open_reader,
+    read,
+    reader_of_result,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from torchglass.classic.module_explorer import ExplorerConfig
-    from torchglass.records.reader import Reader
+    from torchglass.records.model import LiveModel
+    from torchglass.records.run import Reader
+    from torchglass.results.statistics import Recording
+    from torchglass.views.tui.app import ExplorerSource
+    from torchglass.views.tui.preferences import SourceKind
     from torchglass.views.web.server import Server
+
+    Tensors = Mapping[tuple[str, int, str], torch.Tensor]
 
 _FEW = 5
 """Files that are named in a message."""
@@ -84,8 +110,6 @@ def walk_through(
     tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
 ) -> Server | None:
     """Explore a target whose forward arguments are passed separately from the options."""
-    from torchglass.api.explorer_source import make_source
-
     if target is None and (inputs or kwargs):
         raise TargetError("the model comes first: tg.explore(model, *inputs)")
     if in_event_loop():
@@ -160,3 +184,277 @@ def _picked() -> Path | None:
             f"Found: {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
     return pick_file(found)
+
+
+TENSORS_BYTES = 1 << 28
+"""The most memory of inputs and outputs that are kept to be viewed."""
+
+
+def make_source(
+    target: object,
+    inputs: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    against: object = None,
+    unsafe: bool = False,
+    tensors: Tensors | None = None,
+) -> ExplorerSource:
+    """The source of the explorer for any target. With inputs, the model runs.
+
+    A forward that raises is shown up to that point, with the explanation. `tensors` are those of
+    a recording of the model.
+    """
+    found, ran = resolve(target), bool(inputs or kwargs)
+    if ran and not is_live(found):
+        raise TargetError(NOT_LIVE)
+    source = _run(found, inputs, kwargs or {}) if ran else _opened(found, unsafe, tensors)
+    if against is None:
+        return replace(source, kind=_kind(source, ran))
+    model = source.reader.model()
+    return replace(source, kind="comparison", comparison=_compared(found, model, against, unsafe))
+
+
+def _kind(source: ExplorerSource, ran: bool) -> SourceKind:
+    if source.failure is not None:
+        return "failure"
+    reader = source.reader
+    if reader.last_step() >= 0 or not reader.finished():
+        return "run"
+    if not ran and reader.document(TraceRecord) is not None:
+        return "trace"
+    return "forward" if ran or reader.document(Statistics) is not None else "model"
+
+
+def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> ExplorerSource:
+    """A target that is not run."""
+    from torchglass.results.trace import Trace
+    from torchglass.views.tui.app import ExplorerSource
+
+    reader = reader_of_result(target)
+    if reader is None and not is_live(target):
+        reader = open_reader(target, unsafe=unsafe)
+    has_tensors = isinstance(target, Trace) or is_state(target) or _is_checkpoint(target)
+    if reader is not None and not has_tensors:
+        return ExplorerSource(reader=reader)
+    # Imports torch, which the file of a run does not need.
+    from torchglass.capture.live_object import LiveObject, StoredObject, recorded_tensors
+
+    if reader is None:
+        before = _recorded_before(target)
+        reader = hold(read(target), *([before] if before.modules else []))
+        live = LiveObject(target, calls=_by_call(tensors or {}))
+        return ExplorerSource(reader=reader, live=live)
+    if isinstance(target, Trace):
+        seen = recorded_tensors(target.record, target.saved_tensors)
+        return ExplorerSource(reader=reader, live=StoredObject(target.model, {}, seen))
+    stored = StoredObject(reader.model(), tensors_of_target(target, unsafe))
+    return ExplorerSource(reader=reader, live=stored)
+
+
+def _is_checkpoint(target: object) -> TypeGuard[Path]:
+    return isinstance(target, Path) and not is_run(target)
+
+
+def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExplorerSource:
+    """Statistics, trace, time, FLOPs, memory and findings of a forward."""
+    from torch import nn
+
+    from torchglass.api.measure import record
+    from torchglass.api.trace import trace_forward
+    from torchglass.capture.autograd import retried_with_gradients
+    from torchglass.capture.live_object import LiveObject
+    from torchglass.views.tui.app import ExplorerSource
+
+    # One after the other: the time of tracing would count as the model's.
+    error: Exception | None = None
+    with _leaving_as_found(model), record(model, tensors=TENSORS_BYTES) as recording:
+        try:
+            model(*inputs, **kwargs)
+        except Exception as raised:  # noqa: BLE001 - whatever the forward raises is explained
+            error = raised
+    if error is not None:
+        failed = _failed(model, inputs, kwargs, recording)
+        if failed is None:
+            raise error
+        return failed
+    live = LiveObject(model, calls=_by_call(recording.tensors))
+    documents: list[Document] = [Statistics(modules=tuple(recording.values()))]
+    if isinstance(model, nn.Module):
+        with _leaving_as_found(model):
+            documents.append(trace_forward(model, inputs, kwargs, save=None).record)
+    with contextlib.suppress(CaptureError):
+        documents.append(retried_with_gradients(_measured)(model, inputs, kwargs))
+    documents.append(_findings(model, inputs, kwargs, recording.calls, live))
+    return ExplorerSource(reader=hold(read(model), *documents), live=live)
+
+
+def _failed(
+    model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recording: Recording
+) -> ExplorerSource | None:
+    """A forward that raised; None if it cannot be explained, or did not raise again."""
+    from torch import nn
+
+    from torchglass.capture.live_object import LiveObject
+    from torchglass.results.failures import explain
+    from torchglass.views.tui.app import ExplorerSource
+
+    explained = explain(model, *inputs, **kwargs) if isinstance(model, nn.Module) else None
+    if explained is None or explained.ok:
+        return None
+    failure = explained.failure
+    call, op = failure.call, failure.op
+    finding = Finding(
+        severity="error",
+        kind="raised",
+        message=failure.error.strip().partition("\n")[0],
+        path="" if call is None else call.path,
+        call=0 if call is None else call.number,
+        op="" if op is None else op.function,
+        source=failure.source,
+    )
+    reader = hold(
+        read(model),
+        Statistics(modules=tuple(recording.values())),
+        explained.trace.record,
+        Findings(findings=(finding,)),
+    )
+    live = LiveObject(model, calls=_by_call(recording.tensors))
+    return ExplorerSource(reader=reader, live=live, failure=failure, error=explained.error)
+
+
+def _findings(
+    model: Any,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    calls: Sequence[ForwardStats],
+    live: LiveModel,
+) -> Findings:
+    """The NaN and Inf values in the weights and the outputs of one forward, in order."""
+    from torch import nn
+
+    from torchglass.api.guard import guard
+
+    weights = live.check(lambda share: True) or ()
+    spoiled = [call for call in calls if any(_is_not_finite(one) for one in call.outputs)]
+    if not spoiled:
+        return Findings(findings=weights)
+    guarded: tuple[Finding, ...] = ()
+    if isinstance(model, nn.Module):
+        # What the guard cannot run is still known from the statistics.
+        with contextlib.suppress(Exception), _leaving_as_found(model):
+            with guard(model, on="record", backward=False) as watched:
+                model(*inputs, **kwargs)
+            guarded = watched.findings
+    holders = {one.holder for finding in weights for one in finding.tensors}
+    told = tuple(one for one in guarded if not holders.intersection(_holders(one)))
+    if weights or any(one.severity == "error" for one in told):
+        return Findings(findings=(*weights, *told))
+    first = first_nan(calls)
+    return Findings(findings=(*((first,) if first else ()), *told))
+
+
+def _is_not_finite(tensor: CallTensor) -> bool:
+    return tensor.stats is not None and bool(tensor.stats.nan or tensor.stats.inf)
+
+
+def _holders(finding: Finding) -> set[str]:
+    return {one.holder for one in finding.tensors if one.holder}
+
+
+def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    """The recorded inputs and outputs of each call, named like series."""
+    calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+    for (path, number, place), tensor in tensors.items():
+        side, _, inner = place.partition(".")
+        name = join_path("input" if side == "in" else "output", inner)
+        calls.setdefault((path, number), {})[name] = tensor
+    return calls
+
+
+def _measured(
+    model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, gradients: bool = False
+) -> Document:
+    """Time, FLOPs and memory of the modules, with a backward if the model is in training mode.
+
+    FLOPs and memory are counted in one run, and time is measured in another.
+    """
+    from torchglass.capture.isolated_run import isolated_run
+    from torchglass.capture.measure.flops import FlopObserver
+    from torchglass.capture.measure.memory import MemoryObserver
+    from torchglass.capture.measure.profile import TimedRuns
+    from torchglass.capture.torch_modes import running_uncompiled
+    from torchglass.results.flops import Flops
+    from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
+
+    # Not by the verbs: an argument of forward may have the name of one of their options.
+    backward = bool(getattr(model, "training", False))
+    with isolated_run(
+        model, inputs, kwargs, backward=backward, gradients=gradients, compiled=True
+    ) as run:
+        timed = TimedRuns(run, ops=False)
+        flops, memory = FlopObserver(run), MemoryObserver(run)
+        # The mode that logs memory counts who holds a tensor, so it has to be the outer one.
+        with running_uncompiled(), memory:
+            run.run(flops, memory)
+        # The runs before have warmed up all but what is compiled.
+        timed.measure(warmup=int(run.has_compiled), repeats=1, plain=0)
+        structure = run.read_model()
+    times = Profile(structure, memory.calls, timed.timing()).rows
+    taken = Memory(structure, memory.calls, memory.footprint()).rows
+    return measures(times, Flops(structure, flops.work()).rows, taken, timed.timing().notes)
+
+
+def _recorded_before(model: Any) -> Statistics:
+    """What `record_torch_module_forward_stats` left on the modules."""
+    from torchglass.classic.module_explorer import get_forward_stats
+
+    recorded = get_forward_stats(model).items()
+    return Statistics(modules=tuple(statistics_of(path, calls) for path, calls in recorded))
+
+
+@contextlib.contextmanager
+def _leaving_as_found(model: Any) -> Iterator[None]:
+    """Restore random state and buffers, and compute no gradients."""
+    import torch
+
+    from torchglass.capture.isolated_run import leave_unchanged
+    from torchglass.capture.model.structure import modules_in
+
+    with torch.no_grad(), leave_unchanged(module for _, module in modules_in(model)):
+        yield
+
+
+def _compared(target: object, model: Model, against: object, unsafe: bool) -> ModelDiff:
+    from torchglass.whatif.tensor_changes import compare_weights
+
+    other = resolve(against)
+    tensors = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
+    return compare_weights((_opened(other, unsafe).reader.model(), model), tensors)[0]
+
+
+def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
+    """Functions that load the tensors of a target, by dotted name; a record has none."""
+    from torchglass.capture.tensor.description import constant
+
+    if _is_checkpoint(target):
+        from torchglass.capture.model.checkpoints import StoredTensors
+
+        return StoredTensors(target, unsafe=unsafe)
+    if is_state(target):
+        from torchglass.capture.model.checkpoints import checkpoint_tensors
+
+        tensors = checkpoint_tensors([target])
+    elif is_live(target):
+        from torchglass.capture.model.structure import modules_in
+
+        tensors = {
+            join_path(path, name): tensor
+            for path, module in modules_in(target)
+            for table in (module._parameters, module._buffers)
+            for name, tensor in table.items()
+            if tensor is not None
+        }
+    else:
+        tensors = {}
+    return {name: constant(tensor) for name, tensor in tensors.items()}

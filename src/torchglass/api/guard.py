@@ -8,14 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchglass.api.argument_checks import expect_module, expect_names
-from torchglass.blocks import FencedBlock, uninterruptible
-from torchglass.errors import TargetError
+from torchglass.errors import FencedBlock, TargetError, expect_module, expect_names, uninterruptible
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchglass.results.guard import Guard, On, Replay
+    from torchglass.results.failures import Guard, On, Replay
 
 
 def guard(
@@ -68,7 +66,7 @@ def guard(
     expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
         raise TargetError(f'on must be "raise", "warn" or "record", not {on!r}')
-    from torchglass.results.guard import Guard
+    from torchglass.results.failures import Guard
 
     found, allowed = Guard(on), expect_names("allow", allow)
 
@@ -113,6 +111,6 @@ def replay(path: str | PathLike[str]) -> Replay:
         ('log', True)
     """
     from torchglass.capture.guard.op_dump import replay as replayed
-    from torchglass.results.guard import Replay
+    from torchglass.results.failures import Replay
 
     return Replay(replayed(Path(path)))

@@ -8,19 +8,16 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from torchglass.analyse.trace import Selection
-from torchglass.api.argument_checks import expect_module, expect_one_of
-from torchglass.blocks import FencedBlock
-from torchglass.errors import CaptureError, TargetError
+from torchglass.errors import CaptureError, FencedBlock, TargetError, expect_module, expect_one_of
 from torchglass.records.model import Model
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from torchglass.capture.trace.assemble import OpSelector, PassCapture, Selection
     from torchglass.capture.trace.pass_recorder import Edit, Level
-    from torchglass.capture.trace.selection import Key, PassCapture
-    from torchglass.results.explanation import Explanation
+    from torchglass.results.failures import Explanation
     from torchglass.results.trace import Trace
 
 
@@ -29,8 +26,8 @@ def trace(
     *args: Any,
     save: Selection = "all",
     gradients: bool = False,
-    edit: Mapping[Key, Edit] | None = None,
-    stop_after: Key | None = None,
+    edit: Mapping[OpSelector, Edit] | None = None,
+    stop_after: OpSelector | None = None,
     level: Level = "torch",
     **kwargs: Any,
 ) -> Trace:
@@ -84,13 +81,13 @@ def trace_forward(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     *,
-    edit: Mapping[Key, Edit] | None = None,
-    stop_after: Key | None = None,
+    edit: Mapping[OpSelector, Edit] | None = None,
+    stop_after: OpSelector | None = None,
     level: Level = "torch",
     **options: Any,
 ) -> Trace:
     """`trace`, with the arguments of the forward passed separately from the options."""
-    from torchglass.capture.trace.selection import op_numbers
+    from torchglass.capture.trace.assemble import op_numbers
     from torchglass.results.trace import Trace
 
     expect_module(model, "trace")
@@ -213,7 +210,7 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
         >>> explanation.ok, type(explanation.error).__name__
         (False, 'RuntimeError')
     """
-    from torchglass.results.explanation import explain as explained
+    from torchglass.results.failures import explain as explained
 
     expect_module(model, "explain")
     return explained(model, *args, **kwargs)
@@ -245,7 +242,7 @@ def load(path: str | PathLike[str]) -> Trace:
 @contextlib.contextmanager
 def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture]:
     """Record a pass; add its trace and the failed op to an exception."""
-    from torchglass.capture.trace.selection import capturing
+    from torchglass.capture.trace.assemble import capturing
     from torchglass.results.trace import Trace
 
     try:
@@ -259,7 +256,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
-                from torchglass.capture.trace.selection import clues
+                from torchglass.capture.trace.failing_forward import clues
                 from torchglass.views.failure_text import failure_note
 
                 known = clues(error, tape.failure)

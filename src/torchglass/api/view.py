@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, over
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
-from torchglass.records.reader import Reader
+from torchglass.records.run import Reader
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of_result
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchglass.views.web.notebook import NotebookPage
+    from torchglass.views.web.saved_page import NotebookPage
     from torchglass.views.web.server import Server
 
 
@@ -119,7 +119,7 @@ def view(
         write_runs(OpenRuns(readers, **beside), Path(save))
         return Path(save)
     if _in_notebook(notebook):
-        from torchglass.views.web.notebook import NotebookPage
+        from torchglass.views.web.saved_page import NotebookPage
 
         return NotebookPage(*readers, **beside)
     from torchglass.views.web.server import serve
@@ -148,7 +148,7 @@ def _distances(
     targets: Mapping[int, object], unsafe: bool, before: Reader, after: Reader
 ) -> Mapping[str, float] | None:
     """The distances of the tensors of two targets; None if one has no tensors, such as a run."""
-    from torchglass.api.explorer_source import tensors_of_target
+    from torchglass.api.explore import tensors_of_target
     from torchglass.capture.tensor.moments import distances
 
     if id(before) not in targets or id(after) not in targets:
@@ -213,5 +213,5 @@ def _open_or_warn(run: Path) -> Reader | None:
     try:
         return open_reader(run)
     except StoreError as error:
-        warn(f"{run} is skipped: {error}")
+        warn(f"skipped {run}: {error}")
         return None

@@ -11,16 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torchglass.api.backends import (
+    MEMORY,
     NAMES,
     Backend,
     BackendSink,
     Reporter,
     StandaloneBackend,
     TrainingControl,
+    WritableRun,
     find_backends,
+    open_again,
+    open_new,
     say,
+    this_run,
 )
-from torchglass.api.run_files import MEMORY, WritableRun, open_again, open_new, this_run
 from torchglass.errors import (
     Fence,
     TargetError,
@@ -29,22 +33,21 @@ from torchglass.errors import (
     warn,
 )
 from torchglass.records.findings import Finding
-from torchglass.records.reader import Sink
-from torchglass.records.run import RunRecord
+from torchglass.records.run import RunRecord, Sink
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchglass.capture.watch import Watcher
     from torchglass.capture.watch.options import Options, Unit
+    from torchglass.capture.watch.watcher import Watcher
     from torchglass.results.run import SavedRun
 
 Thing = TypeVar("Thing")
 FilePath = str | os.PathLike[str]
 
 _PORTS = range(65_536)
-_IN_PLACE = "operations in place are recorded as they are, so {} changes nothing"
-_SEVERAL = "several passes before a backward are recorded as they are, so {} changes nothing"
+_IN_PLACE = "in-place operations need no special treatment here, so {} has no effect"
+_SEVERAL = "several forwards before one backward need no option here, so {} has no effect"
 
 
 def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer type
@@ -161,7 +164,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         adds_up_ranks=reduce is not None,
         logs_times=is_among_many(),
     )
-    # TorchExplorer's own page spells it so.
+    # TorchExplorer's own page uses this spelling.
     if reject_outlier_propertion is not None:
         reject_outlier_proportion = reject_outlier_propertion
     _check_showing(backend, standalone_port, reject_outlier_proportion)
@@ -178,7 +181,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         reject_outlier_proportion=reject_outlier_proportion,
     )
     if reduce is not None and run.rank > 0 and is_among_many():
-        # What it measures goes to the first rank, so it needs no file of its own.
+        # Its values go to the first rank, so it needs no file.
         run_dir, standalone_dir, save, resume = MEMORY, None, None, None
     folder = standalone_dir if standalone_dir is not None else run_dir
     backends = find_backends(backend, port=standalone_port, verbose=verbose, wait=wait)
@@ -227,7 +230,7 @@ def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
     """
     import torch
 
-    # First of all, as torch compiles what stands here into the forward.
+    # This comes first, because torch compiles this function into the forward.
     if torch.compiler.is_compiling():
         return tensor
     from torchglass.capture.watch.activations import attach
@@ -289,7 +292,7 @@ def _action_of(
     if on_finding is None or callable(on_finding):
         return on_finding
     if on_finding not in ("warn", "stop"):
-        raise TargetError(f'on_finding is a function, "warn" or "stop", not {on_finding!r}')
+        raise TargetError(f'on_finding must be a function, "warn" or "stop", not {on_finding!r}')
     return _stop if on_finding == "stop" else _warn
 
 
@@ -306,10 +309,10 @@ def _stop(finding: Finding) -> None:
 def _check_showing(backend: object, port: object, reject_outlier_proportion: float) -> None:
     if not isinstance(backend, Iterable):
         names = " or ".join(map(repr, NAMES))
-        raise TargetError(f"backend is {names}, or several of them, not {backend!r}")
+        raise TargetError(f"backend must be {names}, or a list of these, not {backend!r}")
     if port not in _PORTS:
         raise TargetError(
-            f"standalone_port is from 1 to {_PORTS[-1]}, or 0 for any that is free, not {port!r}"
+            f"standalone_port must be from 1 to {_PORTS[-1]}, or 0 for any free port, not {port!r}"
         )
     if not 0 <= reject_outlier_proportion < 1:
         raise TargetError(
@@ -327,7 +330,7 @@ def _started(
     listener: Reporter | None,
     on_finding: Callable[[Finding], object] | None,
 ) -> Watcher:
-    from torchglass.capture.watch import Watcher
+    from torchglass.capture.watch.watcher import Watcher
 
     sink: Sink = BackendSink(opened.sink, backends) if backends else opened.sink
     if reduce is not None:
@@ -364,8 +367,8 @@ def _watcher_of_nothing(run: RunRecord) -> Watcher:
     """A closed watcher, for a training that cannot be watched."""
     from torch import nn
 
-    from torchglass.capture.watch import Watcher
-    from torchglass.store.memory import MemoryStore
+    from torchglass.capture.watch.watcher import Watcher
+    from torchglass.store.readers import MemoryStore
 
     watcher = Watcher(nn.Module(), MemoryStore(run))
     watcher.close()
@@ -374,8 +377,8 @@ def _watcher_of_nothing(run: RunRecord) -> Watcher:
 
 
 def _page(opened: WritableRun, backends: Sequence[Backend]) -> str:
-    """The page of a run for a notebook: live if it is served, otherwise a copy of its current
-    state."""  # By its name, as the integrations are built on this layer.
+    """The page of a run for a notebook: live if it is served, otherwise a copy."""
+    # Imported by name: the integrations are built on this layer.
     frames = importlib.import_module("torchglass.integrations.jupyter")
     for backend in backends:
         if isinstance(backend, StandaloneBackend):
@@ -384,7 +387,7 @@ def _page(opened: WritableRun, backends: Sequence[Backend]) -> str:
 
 
 def _begin(backends: Sequence[Backend], opened: WritableRun, watcher: Watcher) -> None:
-    """Start the backends, each with a reader of its own."""
+    """Start the backends, each with its own reader."""
     training = _training(opened, weakref.ref(watcher))
     with ExitStack() as undo:
         for backend in backends:
@@ -396,7 +399,7 @@ def _begin(backends: Sequence[Backend], opened: WritableRun, watcher: Watcher) -
 
 
 def _training(opened: WritableRun, find: Callable[[], Watcher | None]) -> TrainingControl:
-    # A watcher that is kept alive by its backends would never close a file that nobody watches.
+    # A watcher kept alive by its backends would never close its file.
     def show_step() -> None:
         if (watcher := find()) is not None:
             watcher.write_step()

@@ -1,9 +1,9 @@
 """Autograd graphs: which module or op created which node, walking the graph, hooks, saved tensors.
 
 While gradients are on, every differentiable op leaves a node in the autograd graph. The backward
-runs these nodes in reverse. Everything that Torchglass says about a backward (its time, its
-FLOPs, its memory, a gradient that is NaN) is said about a node, and then has to be assigned to the
-module call or op of the forward that created the node. This file is where that happens.
+runs these nodes in reverse. Everything that Torchglass reports about a backward (time, FLOPs,
+memory, a NaN gradient) is measured at a node, and then assigned to the module call or op of the
+forward that created the node. This file does that.
 
 **Who created a node.** Each thread numbers its nodes in the order in which it creates them, and
 `node_count()` is the next number. Noting that number whenever a module call begins or ends is
@@ -15,21 +15,21 @@ enough: the creator of node n is the last one noted at or below n. Nothing is st
     creators.begin("decoder")
     creators.of(hidden.grad_fn)        # "encoder"
 
-An observer that learns only afterwards who was at work uses `created` instead of `begin`. The
+An observer that knows the creator only afterwards uses `created` instead of `begin`. The
 nodes that add a gradient to a leaf (`AccumulateGrad`) are not created by an op and have the number
 `UNNUMBERED`. They run right after the node that computed the gradient, and belong to its creator.
 
 **Walking the graph.** `nodes_behind(tensors)` gives every node that a backward from these tensors
 will run. `NewNodes` gives each node that was created since a point in time, once; it stops at older
-nodes, so the cost of a walk is the size of what is new and not that of the whole graph. Both are
-`walk` with a different idea of which nodes to visit. Holding a node keeps alive what it saved for
-the backward, so nobody here stores nodes for longer than a pass.
+nodes, so a walk costs as much as there are new nodes, however large the graph is. Both are `walk`
+with different conditions. Holding a node keeps alive what it saved for the backward, so no node is
+stored for longer than a pass.
 
 **Hooks.** A prehook of a node gets the gradients that arrive, and a hook gets those that the node
-computed. They go when the graph goes, except on `AccumulateGrad`, which may live as long as its
-parameter. `HookHandles` removes all hooks of an observer, and drops the handles of nodes that are
-gone. `GradientHook` sits on a tensor, does not keep its receiver alive, and turns an error of ours
-into a warning: an exception in a hook would end the user's backward.
+computed. They are freed with the graph, except on `AccumulateGrad`, which may live as long as its
+parameter. `HookHandles` removes all hooks of an observer, and drops the handles of freed nodes.
+`GradientHook` is registered on a tensor, does not keep its receiver alive, and turns our own errors
+into warnings: an exception in a hook would end the user's backward.
 
 **Saved tensors.** `saved_tensors(node)` reads what a node keeps for its backward. Saved-tensor
 hooks would see the same, but they switch off autograd's check for tensors that were overwritten,
@@ -39,6 +39,9 @@ the node is created.
 
 **Where a backward is.** `running_node()` and `current_backward()` are the node and
 the backward that this thread runs.
+
+**Where a backward starts.** `sum_of_outputs` is the loss if the user names none. A verb that needs
+no backward runs without gradients; `retried_with_gradients` is for forwards that need some.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch.autograd.graph import Node
 
-from torchglass.capture.tensor.description import NamedTensors, iter_tensors
+from torchglass.capture.tensor.description import NamedTensors, iter_tensors, named_tensors
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.torch_internals import (
     SAVED_PREFIX,
@@ -61,13 +64,15 @@ from torchglass.capture.torch_internals import (
     node_count,
     node_number,
 )
+from torchglass.errors import CaptureError
 
 Creator = TypeVar("Creator")
+Result = TypeVar("Result")
 Gradients = tuple[torch.Tensor | None, ...]
 """The gradients that arrive at a node, or that it computes; None for one that nothing needs."""
 
 NO_BACKWARD = -1
-"""What `current_backward` says outside of a backward."""
+"""The value of `current_backward` outside of a backward."""
 UNNUMBERED = 2**64 - 1
 """The number of a node that adds a gradient to its leaf: it is not created in a forward."""
 
@@ -123,8 +128,8 @@ def walk(
 ) -> Iterator[tuple[Node, Node | None]]:
     """The wanted nodes that a backward from these roots runs, users before creators.
 
-    The walk does not go beyond a node that is not wanted. Each node is asked for whenever it is
-    reached, so `is_wanted` must say True once.
+    The walk does not go beyond a node that is not wanted. `is_wanted` is called whenever a node is
+    reached, so it must return True only once per node.
     """
     waiting: list[tuple[Node, Node | None]] = [(node, None) for node in roots if node is not None]
     while waiting:
@@ -236,14 +241,14 @@ class GradientReceiver(Protocol):
         """A backward has begun."""
 
     def gradient_missed(self, problem: Exception) -> None:
-        """An error of ours: the gradient was not taken."""
+        """Our own error: the gradient was not recorded."""
 
 
 class GradientHook:
     """Reports the gradient of one tensor to a receiver, as long as that is alive.
 
-    It is one object with everything that a subclass knows of the tensor: thousands of them live
-    through a step, and every garbage collection looks through all that they hold.
+    Everything that a subclass knows about the tensor is in this one object: thousands of them live
+    through a step, and every garbage collection visits all their contents.
     """
 
     __slots__ = ("_receiver", "_source", "_version")
@@ -256,7 +261,7 @@ class GradientHook:
         self._version = version
 
     def is_of(self, tensor: torch.Tensor, version: int) -> bool:
-        """Whether it waits for the gradient of a tensor in its current state."""
+        """Whether it is waiting for the gradient of a tensor in its current state."""
         return self._version == version and self._source == _source_of(tensor)
 
     def __call__(self, gradient: torch.Tensor | None) -> None:
@@ -297,3 +302,68 @@ def _saved_names(kind: type) -> tuple[str, ...]:
 def is_user_function(node: Any) -> bool:
     """Whether a node is the backward of a user's own `torch.autograd.Function`."""
     return isinstance(node, FunctionNode)
+
+
+def sum_of_outputs(output: Any) -> torch.Tensor:
+    """The sum of all outputs that require a gradient; for complex outputs, of both parts."""
+    sums = [
+        total
+        for place, tensor in named_tensors(output)
+        if tensor.requires_grad
+        for total in _sums(place, tensor)
+    ]
+    total = sums[0] if sums else torch.zeros(())
+    for other in sums[1:]:
+        total = total + other
+    return total
+
+
+def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    try:
+        if tensor.is_complex():
+            yield torch.view_as_real(tensor.resolve_conj()).sum()
+        elif tensor.is_nested and tensor.layout is torch.strided:
+            yield from (part.sum() for part in tensor.unbind())
+        elif tensor.dtype.itemsize == 1:
+            # 8-bit floats have no sum.
+            yield tensor.float().sum()
+        else:
+            yield tensor.sum()
+    except NotImplementedError as error:
+        name = f"output {place}" if place else "the output"
+        raise CaptureError(
+            f"backward cannot start: torch cannot sum {name} ({tensor.dtype}, {tensor.layout}). "
+            "Pass loss=, a function of the output, or backward=False."
+        ) from error
+
+
+def retried_with_gradients(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Call a function that runs a model without gradients once more with `gradients=True`.
+
+    A forward may compute gradients itself, as a force field does from its energy. Others run
+    without gradients, as in inference, where some modules have faster paths.
+    """
+
+    @functools.wraps(run)
+    def called(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return run(*args, **kwargs)
+        except (RuntimeError, AttributeError) as error:
+            if not torch.is_grad_enabled() or not _misses_gradients(error):
+                raise
+        return run(*args, **kwargs, gradients=True)
+
+    return called
+
+
+def _misses_gradients(error: Exception) -> bool:
+    return any(words in str(error) for words in _MISSES_GRADIENTS)
+
+
+_MISSES_GRADIENTS = (
+    "does not require grad",
+    "doesn't require grad",
+    "requires_grad=False",
+    "'NoneType' object has no attribute 'next_functions'",
+)
+"""The messages of torch if a forward takes a gradient without a graph."""

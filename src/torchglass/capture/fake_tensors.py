@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.blocks import uninterruptible
-from torchglass.capture.restore_state import is_sharded
 from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.torch_internals import (
     DataDependentOutputException,
@@ -22,9 +20,10 @@ from torchglass.capture.torch_internals import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
     disable_current_modes,
+    is_sharded,
 )
 from torchglass.capture.torch_modes import LookingMode
-from torchglass.errors import CaptureError
+from torchglass.errors import CaptureError, uninterruptible
 
 _READS = "it reads tensor values, which fake tensors lack"
 _SHAPES = "a shape depends on tensor values, which fake tensors lack"
@@ -41,9 +40,9 @@ _SAID = {
     "of Tensor (e.g. FakeTensor": _READS,
     "shape_env must not be None": _SHAPES,
     "unbacked_symbols": _SHAPES,
-    "python object of type FakeTensor": "it makes a tensor of a class of its own",
+    "python object of type FakeTensor": "it creates a tensor subclass",
 }
-"""Why it failed, by what torch says of it."""
+"""The reason, by a part of torch's message."""
 _SHARDED = (
     "a model under FSDP does not run with fake=True: FSDP gathers weights in real memory. "
     "Use fake=True before sharding, or fake=False."
@@ -53,7 +52,7 @@ _log = logging.getLogger(FakeTensorMode.__module__)
 
 
 class Faking:
-    """Makes one fake of each real tensor."""
+    """Creates one fake per real tensor."""
 
     def __init__(
         self, tensors: Iterable[torch.Tensor], located: Sequence[tuple[str, nn.Module]] = ()
@@ -92,7 +91,7 @@ class Faking:
 
     def _where(self, error: Exception) -> str:
         """The module that raised, and the line of the user's code."""
-        from torchglass.capture.trace.selection import clues, failed_module
+        from torchglass.capture.trace.failing_forward import clues, failed_module
 
         failed = failed_module(error)
         path = next((path for path, module in self._located if module is failed), "")
@@ -106,15 +105,15 @@ class Faking:
             try:
                 return self._mode.from_tensor(tensor, static_shapes=True)
             except (UnsupportedFakeTensorException, NotImplementedError):
-                # The mode takes real tensors as they are, and some kinds have no fakes.
+                # The mode accepts real tensors, and some kinds have no fakes.
                 return tensor
             except AssertionError as error:
-                # torch asserts of nested tensors that their sizes may be symbols.
+                # torch assumes that sizes of nested tensors may be symbolic.
                 if tensor.is_nested:
                     raise CaptureError(_NESTED) from error
                 raise
         # Some operations fail on "meta" that work on fake tensors.
-        # In memory of its own: FakeTensor makes the memory that it gets unreadable.
+        # In separate memory: FakeTensor makes the memory that it gets unreadable.
         sizes, dtype = (tensor.shape, tensor.stride()), tensor.dtype
         with disable_current_modes():
             # The mode itself may be on, and would make a fake tensor of it.
@@ -190,7 +189,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 _KNOWN_ROWS = 2048
 """Rows that run through a real LSTM to measure its workspace, which grows linearly."""
 MOST_LSTM_WEIGHTS = 1 << 26
-"""An LSTM with more bytes of weights is not run at all."""
+"""An LSTM with more bytes of weights is not run."""
 
 
 def _reason(error: Exception) -> str | None:
@@ -205,5 +204,5 @@ def _reason(error: Exception) -> str | None:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Whether to keep what torch logs; the exceptions that it raises say it themselves."""
+    """Whether to keep a log message of torch; the exceptions that it raises say the same."""
     return "failed while attempting to run meta" not in str(record.msg)

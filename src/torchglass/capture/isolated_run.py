@@ -1,16 +1,16 @@
-"""Isolated runs: forward, loss and backward of a model, after which everything is as it was.
+"""Isolated runs: forward, loss and backward of a model; everything is restored afterwards.
 
     with isolated_run(model, (x,), backward=True) as run:
         run.run(observer)        # any number of times, each from the same state
 
 **What it is.** `tg.summary`, `flops`, `memory`, `profile`, `inspect` and the explorer run the
-user's model on their own account. They all do it here. `isolated_run` prepares the model once for
-the block, and `IsolatedRun.run` runs one step and tells an observer of its stages.
+user's model themselves. They all do it here. `isolated_run` prepares the model once for the block,
+and `IsolatedRun.run` runs one step and tells an observer of its stages.
 
 **How an observer is written.** Derive from `RunObserver`. `stage(name)` gives a with-block that
-is put around the stage: enter modes and `observe_calls` there. `before_backward(nodes)` is given
-the autograd nodes that the backward is about to run. `run` takes several observers, so that one
-run serves several questions; they are entered in order, so the last one is nearest to the model.
+is put around the stage: enter modes and `observe_calls` there. `before_backward(nodes)` gets the
+autograd nodes that the backward is about to run. `run` takes several observers, so one run can
+answer several questions; they are entered in order, so the last one is nearest to the model.
 
     class Calls(RunObserver):
         def stage(self, name):
@@ -31,58 +31,74 @@ run serves several questions; they are entered in order, so the last one is near
 | `torch.compile` | the model runs as Python, unless `compiled=True` | the block |
 | parameters that are written to | cannot be restored cheaply: a warning names them | the block |
 
-A lazy model is run as a copy, so that it stays lazy. With `fake=True` parameters, buffers and
-inputs are fake tensors for the length of the block, and nothing is computed.
+A lazy model is run as a copy, so that it stays lazy. With `fake=True`, parameters, buffers and
+inputs are fake tensors during the block, and nothing is computed.
 
-The with-blocks that do the restoring are in `restore_state.py`; tracing and the guard, which run
-the user's forward only once or again, use some of them directly.
+Tracing and the guard, which run the user's forward only once or again, use some of the restoring
+blocks directly.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import gc
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import itertools
+import operator
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from torchglass.blocks import uninterruptible
-from torchglass.capture.autograd import Reached, leaves_among, nodes_behind
+from torchglass.capture.autograd import (
+    Reached,
+    leaves_among,
+    nodes_behind,
+    retried_with_gradients,
+    sum_of_outputs,
+)
 from torchglass.capture.fake_tensors import Faking
-from torchglass.capture.model.live_modules import (
+from torchglass.capture.model.structure import (
     LocatedModule,
     modules_in,
     parameters_of,
+    read_model,
     tensors_of,
 )
-from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import CallRecorder, observe_calls
-from torchglass.capture.restore_state import (
-    KeptGradients,
-    gradients_set,
-    keeping_modules,
-    keeping_random_state,
-    retried_with_gradients,
-    running_uncompiled,
-    telling_of_changes,
+from torchglass.capture.tensor.description import (
+    PLAIN_CLASSES,
+    Args,
+    Kwargs,
+    has_memory,
+    tensors_of_call,
+    version_of,
 )
-from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import (
+    DisableTorchFunction,
+    ShardedParameters,
     accumulated_gradient_hooks,
-    has_compiled,
+    is_sharded,
     replace_flat_weights,
     tree_map_only,
 )
-from torchglass.capture.torch_modes import without_guards
-from torchglass.errors import CaptureError
+from torchglass.capture.torch_modes import (
+    gradients_set,
+    has_compiled,
+    quietly,
+    running_uncompiled,
+    without_guards,
+)
+from torchglass.errors import CaptureError, collector_paused, undo_reliably, uninterruptible, warn
 from torchglass.records.measures import Stage
-from torchglass.records.model import Model, Module, ModuleId
+from torchglass.records.model import Model, Module, ModuleId, join_path
 
-# As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
+# As a function that torch passes to modes, it would hide recomputed ops from our mode.
 _backward = without_guards(torch.autograd.backward)
 
 NO_BACKWARD = "no output requires a gradient, so there was no backward"
@@ -91,6 +107,18 @@ _NO_STEP = "hooks on gradients were skipped, such as an optimizer that steps in 
 
 Loss = Callable[[Any], torch.Tensor]
 """Takes what a model returned; returns the scalar that the backward starts from."""
+
+Replace = Callable[[torch.Tensor], torch.Tensor]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_NOT_RESTORED = frozenset((*vars(nn.Module()), "forward_stats"))
+"""Attributes that every module has, and the statistics that we set on modules."""
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+_MOST_ITEMS = 1000
+"""In larger containers the items are restored, but not their contents."""
+_MOST_NAMES = 5
+_SAMPLE = 64
+"""The number of values that are compared to find writes that the version does not count."""
 
 
 class RunObserver:
@@ -122,7 +150,7 @@ class ForwardCalls(RunObserver):
 class IsolatedRun:
     """A model with its inputs, ready to be run any number of times from the same state.
 
-    Each run has the same random numbers, fresh copies of inputs and buffers, and no gradients yet.
+    Each run has the same random state, fresh copies of inputs and buffers, and no gradients.
     """
 
     def __init__(
@@ -197,7 +225,7 @@ class IsolatedRun:
             kept.keep(parameters_of(self.modules))
             stack.enter_context(gradients_set(self._gradients))
             args, kwargs = _copied(self.arguments)
-            stack.enter_context(_without_garbage_collection())
+            stack.enter_context(collector_paused())
             yield args, kwargs, kept
 
 
@@ -215,8 +243,8 @@ def isolated_run(
 ) -> Iterator[IsolatedRun]:
     """Prepare a model to be run in this block, and restore it afterwards.
 
-    With `gradients` a forward alone, too, runs as in training. With `compiled` what is compiled
-    runs so; otherwise as the Python that it was made of, which calls its modules.
+    With `gradients`, a forward without a backward also runs as in training. With `compiled`,
+    compiled modules run compiled; otherwise they run as plain Python, which calls their modules.
     """
     if not callable(target):
         raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
@@ -255,7 +283,7 @@ def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
     with keeping_modules(run.modules, replace), faking.running():
         for module in run.modules:
             if isinstance(module, nn.RNNBase):
-                # It uses its weights through a list of its own.
+                # It uses its weights through its own list.
                 replace_flat_weights(module, faking.fake)
         run.arguments = tree_map_only(torch.Tensor, faking.fake, run.arguments)
         yield
@@ -279,7 +307,7 @@ def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
 def _copy_with_shapes(
     target: Any, located: Sequence[LocatedModule], arguments: tuple[Args, dict[str, Any]]
 ) -> Any:
-    """A copy of a lazy model that has its shapes from a forward."""
+    """A copy of a lazy model that got its shapes from a forward."""
     # torch can copy a parameter that has no shape yet, but not such a buffer.
     copies = {
         id(tensor): UninitializedBuffer(device=tensor.device, dtype=tensor.dtype)  # type: ignore[call-arg]
@@ -319,45 +347,12 @@ def note_failures(recorder: CallRecorder) -> Iterator[None]:
         raise
 
 
-def sum_of_outputs(output: Any) -> torch.Tensor:
-    """The sum of all outputs with a gradient; of complex ones, of both parts."""
-    sums = [
-        total
-        for place, tensor in named_tensors(output)
-        if tensor.requires_grad
-        for total in _sums(place, tensor)
-    ]
-    total = sums[0] if sums else torch.zeros(())
-    for other in sums[1:]:
-        total = total + other
-    return total
-
-
-def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    try:
-        if tensor.is_complex():
-            yield torch.view_as_real(tensor.resolve_conj()).sum()
-        elif tensor.is_nested and tensor.layout is torch.strided:
-            yield from (part.sum() for part in tensor.unbind())
-        elif tensor.dtype.itemsize == 1:
-            # An 8-bit float has no sum of its own.
-            yield tensor.float().sum()
-        else:
-            yield tensor.sum()
-    except NotImplementedError as error:
-        name = f"output {place}" if place else "the output"
-        raise CaptureError(
-            f"backward cannot start: torch cannot sum {name} ({tensor.dtype}, {tensor.layout}). "
-            "Pass loss=, a function of the output, or backward=False."
-        ) from error
-
-
 def _copied(arguments: tuple[Args, dict[str, Any]]) -> Any:
     return tree_map_only(torch.Tensor, _Copies().copy, arguments)
 
 
 class _Copies:
-    """Copies of tensors, one for each: a model may ask whether two arguments are the same one."""
+    """Copies of tensors, one each: a model may check whether two arguments are identical."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -374,13 +369,241 @@ class _Copies:
 
 
 @uninterruptible
-def _without_garbage_collection() -> Iterator[None]:
-    """Keep garbage collections out of the measured spans."""
-    if not gc.isenabled():
+def keeping_random_state() -> Iterator[None]:
+    """Restore the random state of Python, numpy and torch, on every device in use."""
+    with random_state():
         yield
-        return
-    gc.disable()
+
+
+def random_state() -> contextlib.ExitStack:
+    """The state of all random generators; closing the stack restores it."""
+    stack = contextlib.ExitStack()
+    stack.callback(random.setstate, random.getstate())
+    stack.callback(np.random.set_state, np.random.get_state())
+    stack.callback(torch.set_rng_state, torch.get_rng_state())
+    for device in (torch.cuda, torch.xpu):
+        if device.is_initialized():
+            stack.callback(device.set_rng_state_all, device.get_rng_state_all())
+    if torch.backends.mps.is_available():
+        stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+    return stack
+
+
+@uninterruptible
+def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
+    """Run modules on replaced tensors, and restore what they rebind.
+
+    `replace` has functions that replace the tensors of "_parameters" or "_buffers". Batch norm
+    writes into its buffers without raising their version counters, so only a replacement
+    keeps them as they are.
+    """
+    modules = list(modules)
+    sharded = ShardedParameters(modules)
+    held = _HeldState(modules)
+    saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
+        for module in modules:
+            attributes = object.__getattribute__(module, "__dict__")
+            saved.append((attributes, dict(attributes)))
+            if isinstance(module, torch.jit.ScriptModule):
+                # Scripted code uses its tensors in C++: they can only be written back.
+                scripted += ((buffer, buffer.clone()) for buffer in module.buffers(recurse=False))
+                continue
+            for name in _TABLES:
+                table = attributes.get(name, {})
+                saved.append((table, dict(table)))
+                if name in replace:
+                    _replace(table, replace[name])
         yield
     finally:
-        gc.enable()
+        # FSDP tracks its registered weights, so it must restore them itself.
+        undo_reliably(sharded.restore)
+        for table, before in reversed(saved):
+            undo_reliably(_put_back, table, before)
+        for buffer, value in scripted:
+            undo_reliably(_write_back, buffer, value)
+        undo_reliably(held.restore)
+
+
+@uninterruptible
+def leave_unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Restore random state, buffers and attributes after a forward.
+
+    A lazy module gets its tensors in its first forward and keeps them: that cannot be undone in
+    parts.
+    """
+    modules = list(modules)
+    tables = (table for one in modules for table in (one._parameters, one._buffers))
+    tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeping_random_state())
+        if not any(map(is_lazy, tensors)):
+            stack.enter_context(keeping_modules(modules, {"_buffers": _clone}))
+        yield
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
+    """Removes the gradients of tensors, and restores them at the end."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def keep(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Remove the gradients of leaves, so that a backward creates new ones."""
+        for tensor in tensors:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
+                self._before[id(tensor)] = tensor, tensor.grad
+                tensor.grad = None
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, gradient in self._before.values():
+            tensor.grad = gradient
+
+
+class _HeldState:
+    """Restores what modules keep in their own attributes: generators, lists and dicts.
+
+    This includes the memory of parameters, which a forward may replace.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        for _, _, value in _own_values(modules):
+            if isinstance(value, torch.Generator):
+                self._generators.append((value, value.get_state()))
+            elif type(value) in _CONTAINERS:
+                self._containers.append((value, copy.copy(value)))
+        # FSDP moves its weights to other memory and keeps track of them.
+        own = () if is_sharded(modules) else (module._parameters.values() for module in modules)
+        with DisableTorchFunction():
+            self._parameters = [
+                (parameter, parameter.data)
+                for parameter in itertools.chain.from_iterable(own)
+                if type(parameter) is nn.Parameter
+            ]
+
+    def restore(self) -> None:
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for container, before in self._containers:
+            _refill(container, before)
+        with DisableTorchFunction():
+            for parameter, data in self._parameters:
+                if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+                    parameter.data = data
+
+
+def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
+    """The tensors, generators and containers in modules' own attributes, each once."""
+    seen: set[int] = set()
+    for module in modules:
+        attributes = object.__getattribute__(module, "__dict__")
+        own = [item for item in attributes.items() if item[0] not in _NOT_RESTORED]
+        while own:
+            name, value = own.pop()
+            is_container = type(value) in _CONTAINERS
+            if not is_container and not isinstance(value, (torch.Generator, torch.Tensor)):
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield module, name, value
+            if is_container and len(value) <= _MOST_ITEMS:
+                items = value.values() if isinstance(value, dict) else value
+                own += ((name, item) for item in items)
+
+
+def _refill(container: Any, before: Any) -> None:
+    """Restore the contents of a container that were changed."""
+    if isinstance(container, set):
+        is_same = container == before
+    else:
+        is_same = len(container) == len(before) and all(map(operator.is_, container, before))
+        if isinstance(container, dict):
+            is_same = is_same and all(map(operator.is_, container.values(), before.values()))
+    if not is_same:
+        container.clear()
+        (container.extend if isinstance(container, (list, deque)) else container.update)(before)
+
+
+@uninterruptible
+def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Warn if a run changes parameters or tensors of a model, which are not restored."""
+    modules = list(modules)
+    # FSDP leaves some weights gathered, in separate memory.
+    mark: Callable[[torch.Tensor], object] = version_of if is_sharded(modules) else _mark
+    marks = [(module, name, one, mark(one)) for module, name, one in _own_tensors(modules)]
+    yield
+    changed = [(module, name) for module, name, one, before in marks if mark(one) != before]
+    if changed:
+        paths = {id(module): path for path, module in modules[0].named_modules()}
+        names = dict.fromkeys(
+            join_path(paths.get(id(module), type(module).__name__), name)
+            for module, name in changed
+        )
+        what = "parameters" if any(name in m._parameters for m, name in changed) else "tensors"
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        warn(
+            f"the forward changes {what} of the model, which are not restored: "
+            f"{', '.join([*names][:_MOST_NAMES])}{more}"
+        )
+
+
+def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    for module in modules:
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not is_lazy(parameter):
+                yield module, name, parameter
+    for module, name, value in _own_values(modules):
+        # Lists of parameters, as in an LSTM, go by the names of the parameters.
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            yield module, name, value
+
+
+def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+    """What a write changes: the version, and a sample of values (`.data` has its own version)."""
+    version = version_of(tensor)
+    is_plain = type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
+        return version, b""
+    try:
+        with quietly():
+            places = _places(tensor.numel()).to(tensor.device)
+            sample = tensor.detach().take(places).cpu()
+            return version, sample.view(torch.uint8).numpy().tobytes()
+    except RuntimeError:
+        # A dtype that torch can only store.
+        return version, b""
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _places(count: int) -> torch.Tensor:
+    return torch.linspace(0, count - 1, min(count, _SAMPLE), dtype=torch.float64).long()
+
+
+def _replace(table: dict[str, Any], replace: Replace) -> None:
+    for name, tensor in table.items():
+        if tensor is not None:
+            table[name] = replace(tensor)
+
+
+def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:
+    if table.keys() != before.keys():
+        table.clear()
+        table.update(before)
+        return
+    for name, value in before.items():
+        if table[name] is not value:
+            table[name] = value
+
+
+def _write_back(buffer: torch.Tensor, value: torch.Tensor) -> None:
+    if not torch.equal(buffer, value):
+        with torch.no_grad():
+            buffer.copy_(value)

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchglass.capture.autograd import retried_with_gradients
 from torchglass.capture.isolated_run import ForwardCalls, isolated_run
-from torchglass.capture.model.live_modules import modules_in, tensors_of
-from torchglass.capture.model.structure import read_model
+from torchglass.capture.model.structure import modules_in, read_model, tensors_of
 from torchglass.capture.module_calls import CallRecorder
-from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, has_fakes
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model
@@ -47,8 +46,7 @@ def look_at(
 ) -> Seen:
     """Read a model and, with inputs of any kind, run one forward without gradients.
 
-    A model with lazy modules is run as a copy and read from it, so that it has shapes here and
-    stays lazy there.
+    A model with lazy modules is run and read as a copy, so that the original stays lazy.
     """
     given = [bool(args or kwargs), input_size is not None, input_data is not None]
     if sum(given) > 1:
@@ -92,7 +90,7 @@ def _from_sizes(
 
 
 def arguments_from_data(data: Any) -> Arguments:
-    """A tensor is one argument, a list or tuple is all of them, a mapping gives them by name."""
+    """A tensor is one argument, a list or tuple is all of them, a mapping has them by name."""
     if isinstance(data, Mapping):
         return Arguments((), dict(data))
     if isinstance(data, (list, tuple)):
@@ -106,7 +104,7 @@ def arguments_from_sizes(
     device: torch.device,
     default_dtype: torch.dtype,
 ) -> Arguments:
-    """A made-up tensor for each size: one size alone is `(1, 3, 224, 224)`, several are a list."""
+    """A random tensor for each size: `(1, 3, 224, 224)` is one, a list is several."""
     wanted = _sizes(sizes)
     if dtypes is None:
         kinds: list[Dtype] = [default_dtype] * len(wanted)

@@ -1,4 +1,4 @@
-"""Module calls: shows `nn.Module.__call__` to observers for the length of a with-block.
+"""Module calls: shows `nn.Module.__call__` to observers during a with-block.
 
     with observe_calls(CallRecorder(model.named_modules())) as recorder:
         model(x)
@@ -7,7 +7,7 @@
 **What it is.** `observe_calls` replaces `nn.Module.__call__` while the block lasts. Nothing is put
 on the model: no hook, no wrapper, no attribute, so fused kernels, scripted modules and pickling
 work as without it. While no thread is observed the code object of our function is torch's own,
-so blocks that stay open (`intercept_calls`) cost nothing between the passes they look at.
+so blocks that stay open (`intercept_calls`) cost nothing between the observed passes.
 
 **How an observer is written.** Derive from `ModuleStack`, which keeps the stack of running calls,
 and write two methods:
@@ -43,10 +43,10 @@ and write two methods:
 - Only calls of the thread that made the observer are shown, and none while torch compiles,
   exports or traces.
 - `end` runs once for each call that `begin` put on the stack, also if the forward raises. Only a
-  call that never got to its own end (an interrupt came in between) is given to `abandon`.
+call that never reached its end, because of an interrupt, is passed to `abandon`.
 - An error in `begin` or `end` never reaches the user's forward: it goes to `missed`, and the
-  observer goes on with the next call. What an observer raises on purpose (`tg.guard` stopping at
-  a NaN) its `missed` raises again.
+  observer goes on with the next call. An exception raised on purpose (`tg.guard` stopping at a NaN)
+  is raised again by `missed`.
 - Observers may be nested and may be several: each has its own stack.
 - The end of the block restores `nn.Module.__call__`, the recursion limit and dynamo's copy.
 """
@@ -66,7 +66,6 @@ from typing import Any, Generic, NamedTuple, TypeGuard, TypeVar
 import torch
 from torch import nn
 
-from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.tensor.description import (
     Args,
@@ -80,13 +79,13 @@ from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     tracing_state,
 )
-from torchglass.errors import Fence
+from torchglass.errors import Fence, undo_reliably, uninterruptible
 from torchglass.records.model import join_path
 from torchglass.records.trace import CallId, CallRecord, Value
 
 AnyObserver = TypeVar("AnyObserver", bound="ModuleStack[Any]")
 OpenCall = TypeVar("OpenCall")
-"""What an observer keeps of a running call; its `path` names stray modules below it."""
+"""What an observer keeps about a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
 
@@ -144,7 +143,7 @@ class ModuleStack(Generic[OpenCall]):
         return is_in_backward()
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
-        """A call begins. Returns its depth, which `leave` is given."""
+        """A call begins. Returns its depth, which is passed to `leave`."""
         depth = len(self.running)
         try:
             call = self.begin(module, args, kwargs)
@@ -235,7 +234,7 @@ class CallRecorder(ModuleStack[RecordedCall]):
 
 
 class _Memories:
-    """Numbers the memory of tensors, and keeps none of it alive."""
+    """Numbers the memory of tensors without keeping it alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -268,7 +267,7 @@ def observe_calls(observer: AnyObserver) -> Iterator[AnyObserver]:
 
 @uninterruptible
 def intercept_calls() -> Iterator[None]:
-    """Replace `nn.Module.__call__` in the block, in which observers may be added and removed.
+    """Replace `nn.Module.__call__` in the block, so that observers can be added and removed.
 
     Python calls modules faster if their class does not change all the time.
     """
@@ -311,7 +310,7 @@ class _SeveralObservers:
             raise meant
 
     def missed(self, problem: Exception) -> None:
-        """Only what was raised on purpose gets here."""
+        """Only exceptions raised on purpose get here."""
         raise problem
 
 
@@ -323,7 +322,7 @@ _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
 """Whether that is torch's own function."""
 _blocks: set[object] = set()
-"""The blocks that need our function in the place of torch's."""
+"""The blocks that need our function in place of torch's."""
 _limits = (0, 0)
 """The recursion limit before, and while our function is installed."""
 _fence = Fence("Torchglass stopped observing this block")
@@ -333,7 +332,7 @@ _tracing_state = tracing_state
 
 
 def _renew_lock() -> None:
-    """After a fork, nobody releases a lock that another thread of the parent held."""
+    """After a fork, a lock that another thread of the parent held is never released."""
     global _lock  # noqa: PLW0603 - see _install
     _lock = threading.RLock()
 
@@ -366,7 +365,7 @@ def _uninstall(block: object) -> None:
             nn.Module.__call__ = _original  # type: ignore[method-assign]
         if sys.getrecursionlimit() == _limits[1]:
             sys.setrecursionlimit(_limits[0])
-        # Imported while ours was installed, dynamo took our function for torch's own.
+        # If dynamo was imported while ours was installed, it took our function for torch's own.
         for module in filter(None, map(sys.modules.get, DYNAMO_COPIES_OF_CALL)):
             if module.__dict__.get("unpatched_nn_module_call") is _call:
                 module.__dict__["unpatched_nn_module_call"] = _original
@@ -389,7 +388,7 @@ def remove_observer(observer: _Shown) -> None:
 def _give_up(observer: _Shown, problem: Exception) -> None:
     """An observer raised an error: it is removed, and the user's call continues.
 
-    What an observer raises on purpose, its `missed` raises again.
+    An exception raised on purpose is raised again by `missed`.
     """
     observer.missed(problem)
     with _fence:
@@ -435,7 +434,7 @@ def _is_plain(call: Callable[..., Any]) -> TypeGuard[FunctionType]:
 
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    # Constant while torch.compile looks at this function, so that nothing below reaches its graph.
+    # Constant while torch.compile compiles this function, so that nothing below is in its graph.
     if _is_compiling() or _tracing_state() is not None:
         return _original(self, *args, **kwargs)
     observer = _observers.get(_thread())

@@ -1,23 +1,24 @@
 """The tensor reader: statistics and histograms of tensors as they pass by.
 
-`tg.record`, `tg.inspect` and `tg.watch` read thousands of tensors in every step of somebody else's
+`tg.record`, `tg.inspect` and `tg.watch` read thousands of tensors in every step of the user's
 program. Both readers in this file answer "what are the values of this tensor now?" under the same
 rules:
 
-- **No tensor is kept alive.** A reading holds numbers. Only `StatisticsReader(copy_bytes=…)` keeps
+- **No tensor is kept alive.** A reading contains numbers only. Only
+`StatisticsReader(copy_bytes=…)` keeps
   copies, up to a number of bytes.
 - **Each state of a tensor is read once.** The output of one module is the input of the next. A
   tensor is recognised by its id, by the memory it shows (ids are used again) and by its version
   counter, which every in-place write raises. Tensors of inference mode have no version and are
   always read.
-- **Small tensors are measured together.** One by one they would take longer to measure than they
-  took to compute. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
+- **Small tensors are measured together.** Measuring them one by one would take longer than
+computing them. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
   calls, and `finish` measures the rest. Until then a reading has no statistics.
 - **Whatever else is measured at once** by `measure`: large tensors, other devices, sparse and
   nested tensors, subclasses.
-- **Nothing here is noticed.** Samples are taken at positions of our own choice, so the user's
-  random state stays as it is. Callers are in `quietly()` wherever `is_overheard()`: no mode of the
-  user's may be listening.
+- **The user's program does not notice.** Samples are taken at fixed positions, so the user's random
+state does not change. Callers use `quietly()` if `is_overheard()`, so that no mode of the user's
+sees our reads.
 
 | reader | used by | reads |
 |---|---|---|
@@ -30,7 +31,7 @@ rules:
     reading.histogram
 
 The arithmetic is in two siblings: `tensor/moments.py` (range, mean, standard deviation) and
-`tensor/histograms.py` (bins). To read one tensor at rest, such as the one that the explorer shows,
+`tensor/histograms.py` (bins). To read a single tensor, such as the one in the explorer,
 `measure(tensor)` is enough. On an accelerator every read waits for the device.
 """
 
@@ -61,7 +62,7 @@ from torchglass.capture.tensor.moments import (
 )
 from torchglass.capture.torch_internals import is_functorch_wrapped_tensor
 from torchglass.records.calls import CallTensor, Level
-from torchglass.records.tensors import Histogram, Stats, TensorSpec
+from torchglass.records.model import Histogram, Stats, TensorSpec
 
 LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
@@ -69,7 +70,7 @@ _MOST_ROWS = 1 << 8
 _MOST_BYTES = 1 << 24
 """The memory of all batches; a model with tensors of many shapes starts over with new ones then."""
 _SAMPLE = 4096
-"""How many values of a tensor the level "cheap" looks at."""
+"""How many values of a tensor the level "cheap" reads."""
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
 _weak = weakref.ref
@@ -81,7 +82,7 @@ _BATCHED_DTYPES = {
 
 
 class Reading:
-    """What a tensor was at one time."""
+    """The state of a tensor at one time."""
 
     __slots__ = ("is_pending", "requires_grad", "stats")
 
@@ -106,15 +107,16 @@ class TensorKind:
         """Whether copies of them can be measured later, together with others."""
         self.is_small = self.spec.bytes <= LARGEST_BYTES
         self.alike: list[StatisticsReading | None] = [None] * 4
-        """Their readings without values: without and with a gradient that is required, or there."""
+        """Their readings without values, for each combination of requiring and having a
+        gradient."""
 
 
 Identity = tuple[Any, ...]
-"""What tells a tensor from others with its id, which came before or after it."""
+"""What distinguishes a tensor from earlier and later ones with the same id."""
 
 
 class TensorBatch(Generic[AnyReading]):
-    """Copies of tensors of one shape and dtype, as rows of a matrix that is used again and again.
+    """Copies of tensors of one shape and dtype, as rows of a matrix that is reused.
 
     Allocating new memory would take longer than copying the values.
     """
@@ -149,7 +151,7 @@ class TensorReader(Generic[AnyReading]):
     """What both readers have in common: known tensors and batches of small ones."""
 
     def __init__(self, *, batch_bytes: int) -> None:
-        """At most `batch_bytes` are measured together: as much as stays in the caches."""
+        """At most `batch_bytes` are measured together: as much as fits in the caches."""
         self._batch_bytes = batch_bytes
         self._known: dict[int, tuple[Identity, int, AnyReading]] = {}
         """By the id of the tensor: its identity, its version and its reading."""
@@ -196,7 +198,7 @@ class TensorReader(Generic[AnyReading]):
         try:
             self._known[id(tensor)] = identity, tensor._version, reading
         except RuntimeError:
-            # A tensor of inference mode does not tell when it is written to.
+            # A tensor of inference mode has no version counter.
             self._known.pop(id(tensor), None)
 
     def _put_aside(
@@ -247,7 +249,8 @@ def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
     if kind is None:
         return view_of(tensor)
     try:
-        # A weak reference to the tensor itself would do, but torch refuses to swap one that has it.
+        # A weak reference to the tensor would work too, but torch refuses to swap a tensor that has
+        # one.
         return _weak(tensor.untyped_storage()), tensor.storage_offset(), kind
     except RuntimeError:
         # Inside vmap or grad a tensor has no memory of its own.
@@ -362,7 +365,7 @@ class _TensorCopies:
 
 
 def _has_grad(tensor: torch.Tensor) -> bool:
-    # Asked of any other tensor, torch warns that it never has one.
+    # For any other tensor, torch warns that it never has one.
     return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
 
 
@@ -370,37 +373,37 @@ def _has_grad(tensor: torch.Tensor) -> bool:
 def _sample_stride(elements: int) -> int:
     """The distance between the values of a sample, such that no dimension is left out."""
     stride = -(-elements // _SAMPLE)
-    # If it shared a factor with a dimension, it would always meet the same columns.
+    # If it shared a factor with a dimension, it would always read the same columns.
     while math.gcd(stride, elements) > 1:
         stride += 1
     return stride
 
 
 class HistogramReading(Reading):
-    """The statistics and histogram of a tensor, which are there once the reader has finished."""
+    """The statistics and histogram of a tensor, available once the reader has finished."""
 
     __slots__ = ("dims", "factor", "histogram", "is_scaled", "norms", "zeros")
 
     def __init__(self, *, requires_grad: bool = False) -> None:
         super().__init__(requires_grad)
         self.norms: HistogramReading | None = None
-        """Of a gradient, the norm of each sample's part of it."""
+        """For a gradient, the norm of each sample's part."""
         self.zeros: float | None = None
         """The share of its values that are exactly zero."""
         self.factor = 1.0
-        """What its values are to be multiplied by."""
+        """The factor for its values."""
         self.is_scaled = False
         """Whether it is a gradient that a `GradScaler` has scaled and will check."""
         self.dims = 2
-        """Of a parameter's gradient: how many dimensions the parameter has."""
+        """For the gradient of a parameter, the number of dimensions of the parameter."""
         self.histogram: Histogram | None = None
 
 
 class _SampledRows(NamedTuple):
     """Readings of tensors that were measured together, and a sample of each in a row.
 
-    Until the reader finishes there are no records of them: every garbage collection would look
-    through thousands of small objects that live through a step.
+    Records are created only when the reader finishes: every garbage collection would visit
+    thousands of small objects that live through a step.
     """
 
     readings: list[HistogramReading]
@@ -411,7 +414,7 @@ class _SampledRows(NamedTuple):
 
 _NO_VALUES: Numbers = np.empty((1, 0))
 _PORTION_BYTES = 1 << 20
-"""The samples that are binned together: as much as stays in a core's cache."""
+"""The samples that are binned together: as many as fit in a core's cache."""
 
 
 class HistogramReader(TensorReader[HistogramReading]):
@@ -436,7 +439,7 @@ class HistogramReader(TensorReader[HistogramReading]):
         return known
 
     def read_once(self, tensor: torch.Tensor, *, norms: bool = False) -> HistogramReading | None:
-        """The same for a tensor that is not met again, such as a gradient."""
+        """The same for a tensor that is not read again, such as a gradient."""
         return self._new(tensor, self._kind_of(tensor), norms=norms)
 
     def _new(
@@ -516,7 +519,7 @@ class HistogramReader(TensorReader[HistogramReading]):
 
 
 def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
-    """As many blocks at a time as stay in a core's cache."""
+    """As many blocks at a time as fit in a core's cache."""
     portion: list[_SampledRows] = []
     size = 0
     for block in blocks:
@@ -552,7 +555,7 @@ def _make_histograms(blocks: list[_SampledRows], bins: int) -> None:
 
 @lru_cache(maxsize=1 << 12)
 def _sample_positions(count: int, wanted: int) -> torch.Tensor:
-    """The positions of a sample: a random one in each of equal stretches, fixed for a size."""
+    """The positions of a sample: a random one in each of equal intervals, fixed for a size."""
     within = np.random.default_rng(count).random(wanted)
     places = ((np.arange(wanted) + within) * (count / wanted)).astype(np.int64)
     return torch.from_numpy(np.minimum(places, count - 1))

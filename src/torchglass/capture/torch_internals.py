@@ -2,7 +2,7 @@
 
 No other module names a private part of torch; tests/unit/test_torch_internals.py checks it. Most
 names here are torch's own functions, not wrappers, because they are called for every op. Whatever
-some version from 2.6 on lacks has a fallback here.
+is missing in a version since 2.6 has a fallback here.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ current_backward: Callable[[], int] = _C._current_graph_task_id
 """The number of the backward that runs in this thread; -1 outside of one."""
 queue_callback: Callable[[Callable[[], None]], None]
 queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-"""Has a function called when the running backward has ended."""
+"""Calls a function when the running backward has ended."""
 FunctionNode: type = _C._FunctionBase
 """The class of the nodes of `torch.autograd.Function`."""
 BACKWARD_CODE: types.CodeType = graph._engine_run_backward.__code__
 """The last Python frame before autograd takes over."""
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
-"""`torch.set_grad_enabled` as a function alone, which no interrupt can leave half done."""
+"""`torch.set_grad_enabled` as a plain function, which no interrupt can leave half done."""
 SAVED_PREFIX = "_saved_"
-"""How the attributes begin in which a node shows the tensors it saved."""
+"""The prefix of the attributes in which a node shows the tensors it saved."""
 
 
 def roots_of_backward() -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ def roots_of_backward() -> tuple[Any, ...]:
 
 
 def gradient_shape(node: Any) -> tuple[int, ...] | None:
-    """The shape of the first gradient that a node receives; None if it is not known."""
+    """The shape of the first gradient that a node receives; None if unknown."""
     metadata = getattr(node, "_input_metadata", None)
     return tuple(metadata[0].shape) if metadata else None
 
@@ -138,6 +138,8 @@ any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
 """Whether autocast is on for any device: one call for every op instead of one per device."""
 tracing_state: Callable[[], Any] = _C._get_tracing_state
 """Not None while `torch.jit.trace` records."""
+DYNAMO = "torch._dynamo"
+"""Where this module is not imported nothing is compiled; importing it takes a second."""
 FORWARD_CODE: types.CodeType = nn.Module._call_impl.__code__
 """The frame that runs a module's hooks and its forward."""
 
@@ -146,27 +148,22 @@ DYNAMO_COPIES_OF_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_modu
 """The modules that copy `nn.Module.__call__` when they are imported, and compare with the copy."""
 
 
-def is_dynamo_loaded() -> bool:
-    """Whether dynamo is imported: before, nothing is compiled, and importing it takes a second."""
-    return "torch._dynamo" in sys.modules
-
-
 def keep_from_dynamo(code: types.CodeType) -> None:
-    """Let dynamo run a function as it is: it compiles whatever Python a compiled one calls."""
+    """Keep dynamo from compiling a function that compiled code calls."""
     from torch._C._dynamo import eval_frame
 
-    # From torch 2.7 on. Earlier ones have no such setting, and compile the function where they
-    # reach it: slower, with the same result.
+    # Since torch 2.7. Earlier versions have no such setting and compile the function: slower, with
+    # the same result.
     if hasattr(eval_frame, "set_code_exec_strategy"):
         skip = eval_frame._FrameAction.SKIP
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
 def let_modes_see_higher_order_ops(mode: type[TorchDispatchMode]) -> None:
-    """Show ops that take functions, as `torch.cond` does, to a dispatch mode like other ops."""
+    """Show higher-order ops, such as `torch.cond`, to a dispatch mode like other ops."""
     if "supports_higher_order_operators" in vars(TorchDispatchMode):
         return
-    # Before torch 2.7 each op wants a rule for each class of modes, or raises.
+    # Before torch 2.7 each op needs a rule for each class of modes, or raises.
     ops: Any = torch._ops
     for op in list(ops._higher_order_ops.values()):
         if mode not in op.python_key_table:
@@ -186,16 +183,16 @@ dispatch_key_of_device: Callable[[str], Any] = _C._dispatch_key_for_device
 
 
 with_dispatch_key: Callable[[Any], Callable[..., Any]] = operator.attrgetter("_op_dk")
-"""Of an op, what runs it at a dispatch key, which is the first argument."""
+"""The function of an op that runs it at a dispatch key, its first argument."""
 
 
 @lru_cache(maxsize=4096)
 def has_kernel_for(op: Any, key: Any) -> bool:
-    """Whether an op has a kernel of its own at a dispatch key."""
+    """Whether an op has its own kernel at a dispatch key."""
     try:
         return bool(_C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
     except RuntimeError:
-        # What asks a tensor for its size comes by as an op too, and no such op exists.
+        # Reading a tensor's size also arrives here as an op, but no such op exists.
         return False
 
 
@@ -218,9 +215,9 @@ foreach_sub: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_sub
 # ---- Tensors and storages.
 
 storage_address: Callable[[Any], int] = operator.attrgetter("_cdata")
-"""The address of a storage object, which exists also where no memory is allocated."""
+"""The address of a storage object, which exists even if no memory is allocated."""
 make_quantized: Callable[..., torch.Tensor] = torch._make_per_tensor_quantized_tensor
-"""A quantized tensor made of its integers, scale and zero point."""
+"""A quantized tensor from its integers, scale and zero point."""
 
 
 def reference_counts(tensor: Any) -> tuple[int, int]:
@@ -235,7 +232,7 @@ def nested_sizes(tensor: Any) -> list[tuple[int, ...]]:
 
 
 def exported_dtypes() -> dict[int, torch.dtype]:
-    """The dtypes by the numbers that a .pt2 file has for them."""
+    """The dtypes by their numbers in a .pt2 file."""
     from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE
 
     dtypes: dict[int, torch.dtype] = _SERIALIZE_TO_TORCH_DTYPE
@@ -254,12 +251,12 @@ HOOK_TABLES = {
     "_load_state_dict_pre_hooks": "load_state_dict_pre",
     "_load_state_dict_post_hooks": "load_state_dict_post",
 }
-"""The attributes in which a module keeps its hooks, and the names we have for these."""
+"""The attributes in which a module keeps its hooks, and our names for them."""
 OPTIMIZER_HOOK_TABLES = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether `torch.compile` made a module, or `module.compile` compiled it."""
+    """Whether a module was compiled, by `torch.compile` or `module.compile`."""
     is_wrapper = type(module).__name__ == "OptimizedModule"
     return is_wrapper or module.__dict__.get("_compiled_call_impl") is not None
 
@@ -276,6 +273,19 @@ def script_type(thing: Any) -> Any:
     """The TorchScript type of a scripted module or object."""
     compiled = vars(thing)["_c"] if isinstance(thing, torch.jit.ScriptModule) else thing
     return compiled._type()
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether FSDP, of either version, gathers the weights of some of the modules."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return False
+    kinds = tuple(
+        kind
+        for name in ("FSDPModule", "FullyShardedDataParallel")
+        if (kind := getattr(fsdp, name, None)) is not None
+    )
+    return any(isinstance(module, kinds) for module in modules)
 
 
 class ShardedParameters:
@@ -346,7 +356,7 @@ def default_store() -> Any:
 
 
 def start_allocation_reports() -> bool:
-    """Have torch's CPU allocator report every block; False where a profiler is running already."""
+    """Have torch's CPU allocator report every block; False if a profiler is already running."""
     if not hasattr(_autograd, "_enable_profiler_legacy") or _autograd._profiler_enabled():
         return False
     profiler: Any = _C._profiler
@@ -367,10 +377,3 @@ def stop_allocation_reports() -> Iterator[Any]:
     """The events of the run, thread by thread."""
     for events in _autograd._disable_profiler_legacy():
         yield from events
-
-
-def has_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Whether one of the modules was compiled."""
-    if not is_dynamo_loaded():
-        return False
-    return any(map(is_compiled, modules))

@@ -1,13 +1,16 @@
-"""Modes of ours that leave what torch runs unchanged, and what torch's functions write.
+"""Our modes, which leave what torch runs unchanged, and what torch's functions write.
 
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` leave their fast path when
 `torch.overrides.has_torch_function` is true, and any active function mode makes it so.
+
+At the end: torch's own modes for a block, gradients and compilation, which are always restored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import types
 from collections import Counter
@@ -16,13 +19,14 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from torchglass.blocks import deferred_signals, undo_reliably, uninterruptible
 from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
     DISABLED_TORCH_FUNCTION,
+    DYNAMO,
     DisableTorchFunction,
     OpOverload,
     OpOverloadPacket,
@@ -33,21 +37,24 @@ from torchglass.capture.torch_internals import (
     first_overload,
     function_mode_at,
     function_mode_count,
+    is_compiled,
     let_modes_see_higher_order_ops,
     peek_interpreter_stack,
     pop_dispatch_mode,
     pop_function_mode,
     push_dispatch_mode,
     push_function_mode,
+    set_grad_enabled,
     temporarily_clear_interpreter_stack,
 )
+from torchglass.errors import deferred_signals, undo_reliably, uninterruptible
 
 Mode = TypeVar("Mode", TorchFunctionMode, TorchDispatchMode)
 
 
 @uninterruptible
 def mode_on(mode: Mode) -> Iterator[Mode]:
-    """Activate a mode until the block ends, and leave it nowhere on the stack.
+    """Activate a mode until the block ends, and remove it from the stack in any case.
 
     torch's own blocks pop whatever is on top, and an interrupt may skip that.
     """
@@ -67,7 +74,7 @@ def run_below(mode: TorchFunctionMode, run: Callable[..., Any], *args: Any, **kw
     try:
         return run(*args, **kwargs)
     finally:
-        # torch has not put it back if Ctrl-C came while another op was handled.
+        # torch has not restored it if Ctrl-C came while another op was handled.
         depth = function_mode_count()
         if depth and function_mode_at(depth - 1) is mode:
             pop_function_mode()
@@ -119,12 +126,12 @@ _blocks: dict[object, int] = {}
 """The blocks that keep them, by thread."""
 _original: Callable[[Iterable[Any]], bool] = torch.overrides.has_torch_function
 _ours: Counter[int] = Counter()
-"""How many modes of ours are active, by thread."""
+"""How many of our modes are active, by thread."""
 
 
 @uninterruptible
 def fused_paths_kept() -> Iterator[None]:
-    """Let this thread take torch's fast paths although one mode of ours is active in it."""
+    """Let this thread take torch's fast paths although one of our modes is active in it."""
     block = object()
     try:
         _keep(block)
@@ -188,7 +195,7 @@ def is_overheard() -> bool:
 
 
 def quietly() -> contextlib.AbstractContextManager[Any]:
-    """Keep what we do from the user's modes, tensor classes and function transforms."""
+    """Hide what we do from the user's modes, tensor classes and function transforms."""
     if not dispatch_mode_count() and peek_interpreter_stack() is None:
         return DisableTorchFunction()
     return _without_modes()
@@ -197,8 +204,8 @@ def quietly() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
     with (
-        # Modes must be back before anyone ends theirs. Python looks for signals when `__exit__`
-        # begins, so one that came there would leave the modes off.
+        # Modes must be restored before any block ends. Python handles signals when `__exit__`
+        # begins, so a signal at that point would leave the modes off.
         deferred_signals(),
         DisableTorchFunction(),
         disable_current_modes(),
@@ -220,7 +227,7 @@ class Handling(Enum):
     PASS = "do not record it: it computes nothing"
 
 
-# Asked for with every activation, and looking into an Enum takes fifteen times as long as a name.
+# Needed at every activation, and reading an Enum member takes fifteen times as long as a name.
 _MAY_WRITE = Handling.MAY_WRITE
 
 
@@ -254,7 +261,7 @@ _PASSED = frozenset(
 )
 _VIEWS_BY_ATTRIBUTE = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-"""`y.data = x`, after which `y` lies in the memory of `x`; nothing is written there."""
+"""`y.data = x`, after which `y` uses the memory of `x`; nothing is written to it."""
 OPENED = frozenset(
     {
         functional.gumbel_softmax,
@@ -349,7 +356,7 @@ def written_by(
 
 
 def _schema(func: OpOverload[..., Any] | OpOverloadPacket[..., Any]) -> Any:
-    """The schema of an op; of several overloads the first, as all of them write or none does."""
+    """The schema of an op; with several overloads the first: all of them write, or none does."""
     if isinstance(func, OpOverloadPacket):
         func = first_overload(func)
     return func._schema
@@ -379,3 +386,52 @@ def without_guards(func: Any) -> Callable[..., Any]:
 
 def _never(*_: object) -> bool:
     return False
+
+
+@uninterruptible
+def gradients_set(enabled: bool) -> Iterator[None]:
+    """`torch.set_grad_enabled`, always restored."""
+    before = torch.is_grad_enabled()
+    try:
+        set_grad_enabled(enabled)
+        yield
+    finally:
+        set_grad_enabled(before)
+
+
+def has_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Whether one of the modules was compiled."""
+    return DYNAMO in sys.modules and any(map(is_compiled, modules))
+
+
+@uninterruptible
+def running_uncompiled() -> Iterator[None]:
+    """Run compiled models as plain Python, which calls their modules."""
+    if DYNAMO not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), _compiling_parts_of_torch():
+        yield
+
+
+@uninterruptible
+def _compiling_parts_of_torch() -> Iterator[None]:
+    """Let torch compile its own functions: uncompiled, `torch.cond` loses its gradients."""
+    original = torch.compile
+
+    def compile_with_stance(*args: Any, **kwargs: Any) -> Any:
+        compiled: Any = original(*args, **kwargs)
+        if not args or not getattr(args[0], "__module__", "").startswith("torch."):
+            return compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.compiler.set_stance("default"):
+                return compiled(*args, **kwargs)
+
+        return run
+
+    torch.compile = compile_with_stance
+    try:
+        yield
+    finally:
+        torch.compile = original

@@ -11,13 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.errors import (
     CaptureError,
     Fence,
     LookupFailedError,
     TargetError,
     TorchglassError,
+    deferred_signals,
+    undo_reliably,
     warn,
 )
 from torchglass.results.inspection import Inspection
@@ -94,7 +95,7 @@ class InspectorGadgets:
 
     def start(self) -> None:
         """Start inspecting. Does nothing if it runs; starts again if it has finished."""
-        from torchglass.capture.model.live_modules import modules_in
+        from torchglass.capture.model.structure import modules_in
         from torchglass.capture.module_calls import observe_calls
         from torchglass.capture.observe.recorder import ModuleRecorder
 

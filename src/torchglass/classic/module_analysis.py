@@ -11,14 +11,14 @@ from typing import Any
 from torchglass.analyse.parameters import ModuleCounts, count
 from torchglass.analyse.summary import alike, builds
 from torchglass.api.summary import summary
-from torchglass.classic.forward_stats import get_forward_stats
+from torchglass.classic.module_explorer import get_forward_stats
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, ModuleId, join_path
 from torchglass.tables.export import in_its_folder
+from torchglass.tables.text import format_count, harmless
 from torchglass.targets.names import near
 from torchglass.targets.readers import read
-from torchglass.views.formats import format_count, harmless
-from torchglass.views.module_signature import brief
+from torchglass.views.model_text import brief
 
 _AT_ONCE = 100
 """Modules that are analysed between two turns of the event loop."""
@@ -157,7 +157,7 @@ def get_module_by_path(model: Any, path: str) -> Any:
         >>> get_module_by_path(torch.nn.Sequential(torch.nn.ReLU()), "0")
         ReLU()
     """
-    from torchglass.capture.model.live_modules import modules_in
+    from torchglass.capture.model.structure import modules_in
 
     modules = dict(modules_in(model)) if path else {"": model}
     if path not in modules:

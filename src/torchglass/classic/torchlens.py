@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchglass.analyse.trace import Selection
 from torchglass.api.trace import trace_forward
 from torchglass.errors import ViewError
 from torchglass.results.trace import Trace
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from torchglass.capture.trace.assemble import Selection
     from torchglass.views.graph.layout import Direction
 
 ModelHistory = Trace
@@ -255,7 +255,7 @@ def _seeded(seed: int) -> Iterator[None]:
     import numpy as np
     import torch
 
-    from torchglass.capture.restore_state import keeping_random_state
+    from torchglass.capture.isolated_run import keeping_random_state
 
     with keeping_random_state():
         random.seed(seed)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchglass.cli import run_model, show_model  # noqa: F401 - each registers its commands
-from torchglass.cli.options import app
-from torchglass.cli.output import explain_error, quiet_fakes, telling_warnings
+# Each registers its commands.
+from torchglass.cli import plan_model, run_model, show_model  # noqa: F401
+from torchglass.cli.options import app, explain_error, quiet_fakes, telling_warnings
 
 FAILED = 2
 INTERRUPTED = 130

@@ -1,15 +1,30 @@
-"""The command line's one application, and the options that its commands share."""
+"""The command line's one application, the options that its commands share, and what they print.
+
+Results go to stdout, everything else to stderr.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import re
+import shutil
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeGuard
 
-from cyclopts import App, Group, Parameter
+import cyclopts
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from torchglass import __version__
 from torchglass.analyse.summary import Sort
+from torchglass.errors import TargetError, TorchglassError, TorchglassWarning
 
 LOOKING = Group("Show a model or a run", sort_key=1)
 RUNNING = Group("Run a model", sort_key=2)
@@ -87,3 +102,161 @@ class DisplayOptions:
 
 USUAL = Common()
 EVERYTHING = DisplayOptions()
+
+STDOUT = Path("-")
+
+_OURS = Path(__file__).parents[1]
+_CYCLOPTS = Path(cyclopts.__file__).parent
+_STDLIB = Path(os.__file__).parent
+_MODULE_CALL = "_call_impl"
+"""The function of torch that calls the forward of a module."""
+_NEEDS_INDICES = re.compile(r"scalar types: Long|used as ind(ices|exes) must be|dtype to be Long")
+
+
+def stdout_for_results() -> contextlib.AbstractContextManager[object]:
+    """Send what the user's code prints to stderr, so that a pipe gets only the result."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def export(to_format: Callable[[Path | None], str], path: Path) -> None:
+    """Write a result to a file, or print it if the file is "-"."""
+    if path == STDOUT:
+        print(to_format(None).rstrip("\n"))
+        return
+    to_format(path)
+    tell(f"wrote {path}")
+
+
+def expect_one_printed(**files: Path | None) -> None:
+    """Raise if several results would be printed to stdout."""
+    printed = [f"--{name}" for name, file in files.items() if file == STDOUT]
+    if len(printed) > 1:
+        raise TargetError(
+            f"only one result can go to stdout, not {' and '.join(printed)}. "
+            "Write the others to a file."
+        )
+
+
+def tell(message: str) -> None:
+    """Print a message that is not a result."""
+    print(f"torchglass: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Keep torch from logging the traceback of an op that fails on fake tensors."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
+@contextlib.contextmanager
+def telling_warnings() -> Iterator[None]:
+    """Print our own warnings in one line; others look as usual."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell_ours(
+            message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any
+        ) -> None:
+            if issubclass(category, TorchglassWarning):
+                tell(" ".join(str(message).split()))
+            else:
+                show(message, category, *args, **kwargs)
+
+        warnings.showwarning = tell_ours
+        yield
+
+
+def explain_error(error: Exception, words: Sequence[str]) -> None:
+    """Print an error in one line, with --debug below its traceback."""
+    debug = "--debug" in words
+    if debug:
+        traceback.print_exception(error)
+    told = isinstance(error, (CycloptsError, TorchglassError))
+    message = str(error) if told else _describe(error)
+    tell(" ".join(f"{message}{_advice(error, words, debug=debug)}".split()))
+
+
+def _advice(error: Exception, words: Sequence[str], *, debug: bool) -> str:
+    """What to do next, if the error does not say it."""
+    if isinstance(error, CycloptsError):
+        return f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
+    if debug or isinstance(error, TorchglassError) or _is_about_a_file(error):
+        return ""
+    ways = [missing_input(error) or float_indices(error, words), "--debug shows the traceback"]
+    if not ways[0] and _came_out_of_a_forward(error):
+        ways[0] = "torchglass explain shows why"
+    return f" ({', '.join(filter(None, ways))})"
+
+
+def missing_input(error: BaseException | None) -> str:
+    """What to do if a forward got too few arguments; "" for other errors."""
+    if "forward() missing" not in str(error):
+        return ""
+    return "pass one with --input 1x3x224x224"
+
+
+def float_indices(error: BaseException | None, words: Sequence[str]) -> str:
+    """What to do if indices were created as floats, the default dtype of --input; else ""."""
+    if error is None or not _NEEDS_INDICES.search(str(error)):
+        return ""
+    options = pairwise(["", *(part for word in words for part in _option(word))])
+    shapes = [shape for option, shape in options if option == "--input" and ":" not in shape]
+    return f"for indices use --input {shapes[0]}:long" if shapes else ""
+
+
+def _option(word: str) -> list[str]:
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name.startswith("--") else [word]
+
+
+def _came_out_of_a_forward(error: Exception) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name == _MODULE_CALL for frame in frames)
+
+
+def _describe(error: Exception) -> str:
+    """An exception of the user's code with its line, or of ours with a request to report it."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
+    if _is_about_a_file(error):
+        return f"{error.filename}: {error.strerror}"
+    text = ": ".join(filter(None, (type(error).__name__, str(error))))
+    frames = traceback.extract_tb(error.__traceback__)
+    # We call the ops that we observe, on behalf of the model. An error is ours only if no other
+    # code is on the stack.
+    is_ours = all(_is_library(Path(frame.filename), torch=False) for frame in frames)
+    if is_ours and not isinstance(error, OSError):
+        return f"{text}. This is a bug in Torchglass: please report it."
+    theirs = _users_frames(error)
+    place = f" at {os.path.relpath(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else ""
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()) if "\n" not in note)
+    return f"{text}{place}{notes}"
+
+
+def _is_about_a_file(error: Exception) -> TypeGuard[OSError]:
+    """Whether a file named on the command line could not be read or written."""
+    return isinstance(error, OSError) and bool(error.filename) and not _users_frames(error)
+
+
+def _users_frames(error: Exception) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not _is_library(Path(frame.filename))]
+
+
+def _is_library(file: Path, *, torch: bool = True) -> bool:
+    """Whether a frame in this file is ours, Python's or torch's, and so not the user's."""
+    init = getattr(sys.modules.get("torch"), "__file__", None) if torch else None
+    libraries = [_OURS, _CYCLOPTS, *([Path(init).parent] if init else [])]
+    if any(library in file.parents for library in libraries) or file.name.startswith("<"):
+        return True
+    return _STDLIB in file.parents and "site-packages" not in file.parts
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal, or `COLUMNS` if that is set; None for a file or pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

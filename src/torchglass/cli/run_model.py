@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchglass.cli.options import Debug, File, Flag, Inputs, Model, app
-from torchglass.cli.output import (
+from torchglass.cli.options import (
     STDOUT,
+    Debug,
+    File,
+    Flag,
+    Inputs,
+    Model,
+    app,
     expect_one_printed,
     export,
     float_indices,
@@ -314,11 +319,11 @@ def inspect(
     out
         Write Inspector Gadgets' JSON to this file; `-` prints it.
     """
-    from torchglass.api import observe
+    from torchglass.api import measure
 
     with _progress() as progress:
         result = _run(
-            observe.inspect, target, input, backward=backward, depth=depth, progress=progress
+            measure.inspect, target, input, backward=backward, depth=depth, progress=progress
         )
     if out is not None:
         export(result.to_json, out)

@@ -13,6 +13,7 @@ from torchglass.cli.options import (
     EVERYTHING,
     LOOKING,
     STARTING,
+    STDOUT,
     USUAL,
     Common,
     Debug,
@@ -22,9 +23,6 @@ from torchglass.cli.options import (
     Inputs,
     Target,
     app,
-)
-from torchglass.cli.output import (
-    STDOUT,
     expect_one_printed,
     export,
     stdout_for_results,
@@ -169,6 +167,58 @@ def diagnose(
         print(result.to_json())
     elif not html:
         print("\n".join(result.lines(terminal_width())))
+    return result.exit_code
+
+
+@app.command(group=LOOKING, usage="Usage: torchglass compare [OPTIONS] A B")
+def compare(
+    a: Target,
+    b: Target,
+    /,
+    *,
+    input: Inputs = (),
+    json: Flag = False,
+    html: File | None = None,
+    csv: File | None = None,
+    common: Common = USUAL,
+) -> int:
+    """Compare two models, checkpoints or runs: structure, values, and where they first part.
+
+    ```
+    torchglass compare before.safetensors after.safetensors
+    torchglass compare net.py:Net port.py:Net --input 1x3x224x224
+    torchglass compare runs/first.glass runs/second.glass
+    ```
+
+    With `--input` both models run on the same values, and the first op whose result differs by
+    more than rounding explains is named with its line of code. Both should make their weights
+    alike, as by a seed or from a checkpoint. The exit code is 0 if they are the same, 1 if they
+    are different and 2 for an error, so that a script can stop on it.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    html
+        Write a self-contained HTML file; `-` prints it.
+    csv
+        Write a CSV file, one line per difference; `-` prints it.
+    """
+    from torchglass.api.compare import compare as compare_targets
+
+    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
+    with stdout_for_results():
+        first, inputs, named = _with_inputs(a, input)
+        second = _with_inputs(b, input)[0] if input else b
+        result = compare_targets(first, second, *inputs, unsafe=common.unsafe, **named)
+    if html:
+        export(result.to_html, html)
+    if csv:
+        export(result.to_csv, csv)
+    if json:
+        print(result.to_json())
+    elif not (html or csv):
+        print(result.table(width=terminal_width()))
     return result.exit_code
 
 

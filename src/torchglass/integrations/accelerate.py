@@ -9,7 +9,7 @@ from accelerate.tracking import GeneralTracker  # type: ignore[import-untyped]
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.watch import Watcher
+from torchglass.capture.watch.watcher import Watcher
 from torchglass.errors import CaptureError
 from torchglass.integrations.trainers import numbers_in
 

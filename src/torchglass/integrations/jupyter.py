@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchglass.records.reader import Reader
-from torchglass.store.file_reader import FileReader
+from torchglass.records.run import Reader
+from torchglass.store.readers import FileReader
 from torchglass.views.web.saved_page import render_page
 
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
-from torchglass.api.backends import Backend
-from torchglass.integrations.step_values import NamedFrame, numbers_of
-from torchglass.records.reader import Reader
-from torchglass.records.series import Frame, Series, SeriesId
-from torchglass.records.tensors import Histogram
+from torchglass.api.backends import Backend, NamedFrame, numbers_of
+from torchglass.records.model import Histogram
+from torchglass.records.run import Frame, Reader, Series, SeriesId
 from torchglass.tables.export import without_ending
 
 _SECONDS_TO_FLUSH = 10

@@ -12,7 +12,7 @@ from torch import nn
 import torchglass as tg
 
 if TYPE_CHECKING:
-    from torchglass.capture.watch import Watcher
+    from torchglass.capture.watch.watcher import Watcher
 
 
 class Followed:

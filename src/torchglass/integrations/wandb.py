@@ -21,13 +21,17 @@ from typing import Any, cast
 import wandb
 from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-from torchglass.api.backends import Backend, TrainingControl
+from torchglass.api.backends import (
+    Backend,
+    NamedFrame,
+    Thinned,
+    TrainingControl,
+    bins_of,
+    numbers_of,
+)
 from torchglass.errors import ViewError, warn
-from torchglass.integrations.step_values import NamedFrame, Thinned, bins_of, numbers_of
-from torchglass.records.reader import Reader
-from torchglass.records.run import RunStatus
-from torchglass.records.series import Frame, Series, SeriesId
-from torchglass.records.tensors import Histogram
+from torchglass.records.model import Histogram
+from torchglass.records.run import Frame, Reader, RunStatus, Series, SeriesId
 from torchglass.views.web.saved_page import render_page
 
 FIRST_PAGE_SECONDS = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, overload
 
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.model import Stats, TensorSpec
 
 Level = Literal["full", "cheap", "shapes"]
 """Statistics of all values, of a sample, or none."""

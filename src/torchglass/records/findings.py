@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.model import Stats, TensorSpec
 from torchglass.records.trace import Phase, SourceLine
 
 Severity = Literal["error", "warning", "info"]

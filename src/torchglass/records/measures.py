@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NewType
 
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,3 +299,111 @@ class Timing:
     """The number of CPU threads per op."""
     notes: tuple[str, ...] = field(default=())
     """Notes on how it was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTrial:
+    """A batch size, and the memory that a training step with it would take."""
+
+    batch: int
+    peak_bytes: int
+    """The most in tensors at one time."""
+    reserved_bytes: int | None = None
+    """What the allocator of CUDA would take for them, by a model; None on other devices."""
+    fixed_bytes: int = 0
+    """The part that does not depend on the batch: weights, buffers and optimizer state."""
+    fits: bool = True
+    checkpoint: bool = False
+    """Whether the repeated blocks recompute their activations in the backward."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """What it takes from the device."""
+        return self.peak_bytes if self.reserved_bytes is None else self.reserved_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCheck:
+    """A real step beside its prediction."""
+
+    batch: int
+    predicted_bytes: int
+    measured_bytes: int
+
+    @property
+    def error(self) -> float:
+        """The difference as a share of what was measured."""
+        return self.predicted_bytes / max(self.measured_bytes, 1) - 1
+
+
+QuantizationScale = Literal["tensor", "channel"]
+"""Whether a weight has one scale, or one for each output channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerQuantization:
+    """One weight in a low-precision format, and what that does to the outputs of the model."""
+
+    name: str
+    """The dotted name of the parameter."""
+    shape: tuple[int, ...]
+    format: str
+    """"int8", "int4" or "fp8"."""
+    scale: QuantizationScale
+    sqnr_db: float
+    """Signal to quantization noise at the outputs of the model."""
+    weight_sqnr_db: float
+    """The same of the weight itself."""
+    metric: float | None = None
+    """The user's metric; None without one."""
+    original_bytes: int
+    bytes: int
+    """With its scales."""
+    outlier_channels: int = 0
+    """Output channels with weights far above those of the others."""
+    outlier_inputs: int = 0
+    """Input features with activations far above those of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionMix:
+    """A format for each layer, measured with all of them at once."""
+
+    layers: tuple[LayerQuantization, ...]
+    """The quantized ones, each in its format."""
+    kept: tuple[str, ...]
+    """The parameters that stay as they are."""
+    original_bytes: int
+    bytes: int
+    sqnr_db: float
+    metric: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPruning:
+    """A share of the coupled channels of some layers removed, and what that does to the outputs."""
+
+    group: int
+    """The number of the group, in the order of the model."""
+    layers: tuple[str, ...]
+    """The layers that make the channels; all of them lose the same number."""
+    channels: int
+    removed: int
+    sqnr_db: float
+    """Signal to noise at the outputs of the model."""
+    metric: float | None = None
+    """The user's metric; None without one."""
+    saved_flops: int
+    """Of a forward, if this group alone were pruned; an estimate by proportion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedSpeed:
+    """The shortest time of a forward out of some, in seconds."""
+
+    plain_s: float
+    zeroed_s: float
+    """With the weights of the channels set to zero, which saves nothing."""
+    cut_s: float
+    """With the channels cut out of all layers."""
+    repeats: int

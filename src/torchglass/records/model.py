@@ -1,14 +1,250 @@
-"""The structure of a model: its modules, their tensors, and which tensors are shared."""
+"""A model without its tensors: its modules, what its tensors look like, and its attributes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol
 
-from torchglass.records.tensors import TensorSpec
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from torchglass.records.findings import Finding
+    from torchglass.records.measures import CallPath
+    from torchglass.records.run import Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """The shape, dtype, device and size of a tensor, but not its values."""
+
+    shape: tuple[int, ...] | None
+    """None if not known yet, as in `LazyLinear` before its first forward."""
+    dtype: str
+    """torch's name without the prefix: "float32"."""
+    device: str = "cpu"
+    bytes: int = 0
+    """Its size in memory; on "meta" the size it would have."""
+    layout: str = "strided"
+    """"strided", "sparse_coo", "jagged", …, or the name of a tensor subclass."""
+
+    @property
+    def elements(self) -> int:
+        """The number of elements; 0 if the shape is not known yet."""
+        if self.shape is None:
+            return 0
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Statistics of a tensor. Minimum, maximum, mean and std are of its finite values."""
+
+    count: int
+    min: float
+    max: float
+    mean: float
+    std: float
+    nan: int = 0
+    inf: int = 0
+    negative_inf: int = field(default=0, repr=False, compare=False)
+    """How many of `inf` are −Inf, as in masks; 0 if read from a run file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Counts on a dyadic grid: bin i reaches from `(first + i) · 2**exponent` to the next edge.
+
+    All grids have edges at multiples of a power of two, so two histograms can be added without
+    loss after the finer one is halved until its bins are as wide as those of the coarser one.
+    """
+
+    exponent: int
+    first: int
+    counts: tuple[int, ...]
+    """Their sum is less than the number of finite values if only a sample was read, or if up to
+    1 % of the values on a side are outside of the bins."""
+    stats: Stats
+    """Of all values, exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histograms:
+    """Histograms of one series: `bins[i]` was measured at `steps[i]`."""
+
+    series: Series
+    steps: npt.NDArray[np.int64]
+    bins: Sequence[Histogram]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureMap:
+    """A part of one output as a greyscale picture: for images, the first channels side by side."""
+
+    path: str
+    name: str
+    """The name of the series of the same values: "output", "eval:output.0"."""
+    step: int
+    spec: TensorSpec
+    """Of the whole output."""
+    low: float
+    """The value of black."""
+    high: float
+    """The value of white."""
+    rows: int
+    columns: int
+    pixels: str
+    """One byte per pixel, row by row, in base64."""
+    tiles: int = 1
+    """The number of maps side by side in each row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """The latest activation pictures of a run, in the order in which their modules ran."""
+
+    maps: tuple[FeatureMap, ...] = ()
+
+
+AttributeId = NewType("AttributeId", int)
+AttributeRole = Literal[
+    "recorded", "parameter", "buffer", "module", "attribute", "property", "method", "item"
+]
+""""recorded" is an input or output of the module; "item" is an element of a container."""
+Progress = Callable[[float], bool]
+"""Takes the share of a task that is done, and returns whether to continue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """An attribute of a module, or of an object inside it."""
+
+    id: AttributeId
+    """Selects it in the methods of `LiveModel`."""
+    name: str
+    """"weight"; for an item its index: "[3]", "['lr']"."""
+    role: AttributeRole = "attribute"
+    type_name: str = ""
+    """The name of its class; "" for a property, which is not called until it is opened."""
+    text: str = ""
+    """Its value in one line, "" if there is nothing to show."""
+    spec: TensorSpec | None = None
+    """Set for a tensor, which opens in the tensor viewer."""
+    opens: bool = False
+    """Whether it contains other objects."""
+    reads: bool = False
+    """Whether it has more text than one line."""
+    encloses: bool = False
+    """Whether it contains itself: it is one of the objects it was reached through."""
+    problem: str = ""
+    """The exception that reading it raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of the attributes of an object."""
+
+    attributes: tuple[Attribute, ...] = ()
+    start: int = 0
+    total: int = 0
+    """The number on all pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """The memory layout of a tensor, and its role in autograd."""
+
+    spec: TensorSpec
+    stride: tuple[int, ...] | None = None
+    """None for a tensor that is not strided."""
+    offset: int = 0
+    """In elements, from the start of its storage."""
+    storage_bytes: int = 0
+    """Of the whole storage; the tensor may be a view of a part."""
+    contiguous: bool = True
+    requires_grad: bool = False
+    grad_fn: str = ""
+    has_grad: bool = False
+    unreadable: str = ""
+    """Why its values cannot be shown, "" if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearHistogram:
+    """A histogram with bins of equal width."""
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+Index = tuple[int | range | None, ...]
+"""An index per dimension; one or two dimensions may have a range, or None for all of it."""
+
+
+class LiveModel(Protocol):
+    """A model that can be browsed attribute by attribute.
+
+    Nothing is called, copied or changed except what is requested. An id is valid until another
+    module is opened; after that it raises LookupFailedError.
+    """
+
+    def module(self, path: str) -> Attribute:
+        """The module at a path."""
+
+    def open(
+        self, id: AttributeId, *, start: int = 0, most: int = 100, everything: bool = False
+    ) -> Page:
+        """A page of an object's attributes; `everything` adds private ones and methods."""
+
+    def call(self, id: AttributeId) -> Attribute:
+        """The value of a property; an exception becomes the attribute's problem."""
+
+    def text(self, id: AttributeId) -> str:
+        """The full text of an attribute, cut to a readable length."""
+
+    def facts(self, id: AttributeId) -> TensorFacts:
+        """The memory layout of a tensor."""
+
+    def values(
+        self, id: AttributeId, index: Index, rows: range, columns: range
+    ) -> npt.NDArray[Any]:
+        """Values of a tensor: two of its dimensions, cut to some rows and columns.
+
+        A slice of one dimension, or a scalar, has one row.
+        """
+
+    def image(
+        self, id: AttributeId, index: Index, height: int, width: int
+    ) -> npt.NDArray[np.float32]:
+        """Two dimensions of a tensor scaled to a number of pixels, by averaging."""
+
+    def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
+        """Statistics of a tensor, or of a part of it.
+
+        None if it has no values, or if `progress` stopped it.
+        """
+
+    def spread(
+        self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
+    ) -> LinearHistogram | None:
+        """The histogram of the finite values that were measured."""
+
+    def check(self, progress: Progress) -> tuple[Finding, ...] | None:
+        """The parameters and buffers that contain NaN or Inf.
+
+        None if there are no values, or if `progress` stopped it.
+        """
+
 
 ModuleId = NewType("ModuleId", int)
 TensorId = NewType("TensorId", int)
@@ -157,3 +393,15 @@ def paths_above(path: str) -> Iterator[str]:
     while "." in path:
         path = path.rpartition(".")[0]
         yield path
+
+
+def holders_of(places: Sequence[CallPath], index: int, called: Container[str]) -> Iterable[str]:
+    """The paths whose totals include what runs at a call path, each once."""
+    found = [""]
+    place: int | None = index
+    while place is not None:
+        path = places[place].path
+        # A container that is never called, such as a ModuleList, adds up its modules.
+        found += [path, *(above for above in paths_above(path) if above not in called)]
+        place = places[place].parent
+    return dict.fromkeys(found)

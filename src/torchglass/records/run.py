@@ -1,10 +1,25 @@
-"""One recorded session, and how it ended."""
+"""A recorded run: how it ended, its series of values, and the two interfaces to it.
+
+Capture writes to a Sink, views read from a Reader. A run file that is being written and a store in
+memory have the same interface.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, NewType, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.records.calls import Statistics
+from torchglass.records.findings import Findings
+from torchglass.records.measures import Footprint, Measures
+from torchglass.records.model import Activations, Histogram, Histograms, Model, Stats, join_path
+from torchglass.records.trace import Graph, TraceRecord
+from torchglass.records.training import TrainingFacts
 
 State = Literal["running", "finished", "stopped", "interrupted", "killed", "stalled"]
 """The state of a run: its process is running, finished normally, was stopped by an exception or
@@ -134,3 +149,179 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+SeriesId = NewType("SeriesId", int)
+SeriesKind = Literal["scalar", "stats", "histogram"]
+Point = float | Stats | Histogram
+
+_OF_STATS = ("count", "min", "max", "mean", "std", "nan", "inf")
+FIELDS: Mapping[SeriesKind, tuple[str, ...]] = {
+    "scalar": ("value",),
+    "stats": _OF_STATS,
+    "histogram": _OF_STATS,
+}
+"""The values of one point of each kind, in the order in which they are stored; bins are extra."""
+
+_stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*_OF_STATS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One quantity of one module, over steps."""
+
+    id: SeriesId
+    path: str
+    """The module it belongs to; "" for the model as a whole."""
+    name: str
+    """The quantity: "loss", "weight", "weight.grad"."""
+    kind: SeriesKind = "scalar"
+
+    @property
+    def label(self) -> str:
+        """Its full name: "encoder.0.weight.grad"."""
+        return join_path(self.path, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """All measurements of one step."""
+
+    step: int
+    time_ns: int
+    """Since the epoch."""
+    points: Mapping[SeriesId, Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Points of one series: row i of `values` was measured at `steps[i]`."""
+
+    series: Series
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    """One column for each of `FIELDS[series.kind]`."""
+
+    def column(self, field: str) -> npt.NDArray[np.float64]:
+        """One value of each point: `points.column("mean")`."""
+        column: npt.NDArray[np.float64] = self.values[:, FIELDS[self.series.kind].index(field)]
+        return column
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def point_values(point: Point) -> tuple[float, ...]:
+    """The values of a point, in the order of its kind's `FIELDS`."""
+    if isinstance(point, Histogram):
+        return _stats_numbers(point.stats)
+    return _stats_numbers(point) if isinstance(point, Stats) else (point,)
+
+
+class Sink(Protocol):
+    """Where capture writes. No method waits for a disk or raises in the caller's training."""
+
+    def put_model(self, model: Model) -> None:
+        """Store the structure; a later one replaces it."""
+
+    def put_document(self, document: Document) -> None:
+        """Store a record of the whole run; a later one of its class replaces it."""
+
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
+        """The id of the series with this path and name, created on first use."""
+
+    def put_frame(self, frame: Frame) -> None:
+        """Store the measurements of one step."""
+
+    def close(self) -> None:
+        """Write what is pending, then release the store."""
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Where views read, also while a sink is still writing."""
+
+    def run(self) -> RunRecord:
+        """The record of the run: name, host, time, versions."""
+
+    def model(self) -> Model:
+        """The structure of the model."""
+
+    def series(self) -> Sequence[Series]:
+        """All series, in the order in which they were first seen."""
+
+    def points(self, series: SeriesId, *, after: int = -1) -> Points:
+        """The points of one series at steps above `after`."""
+        return self.points_of([series], after=after)[0]
+
+    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
+        """The histograms of one series at steps above `after`; empty for other kinds."""
+        return self.histograms_of([series], after=after)[0]
+
+    def points_of(
+        self, ids: Sequence[SeriesId], *, after: int = -1, most: int | None = None
+    ) -> list[Points]:
+        """The points of several series, read in one pass.
+
+        With `most` at most this many steps are read, spread evenly over those that measured at
+        least half as much as the fullest one.
+        """
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The histograms of several series, read in one pass."""
+
+    def document(self, kind: type[D]) -> D | None:
+        """The run's record of this class, if there is one."""
+
+    def revision(self) -> int:
+        """A number that increases whenever the model or a document changes."""
+
+    def last_step(self) -> int:
+        """The latest step, -1 before the first."""
+
+    def finished(self) -> bool:
+        """Whether the writer closed the run; False while it runs, or if it was killed."""
+
+    def status(self) -> RunStatus:
+        """Whether the run is running, and how it ended."""
+
+    def close(self) -> None:
+        """Release the store."""
+
+
+Document = (
+    Activations
+    | Ending
+    | Findings
+    | Footprint
+    | Graph
+    | Measures
+    | Statistics
+    | TraceRecord
+    | TrainingFacts
+)
+D = TypeVar(
+    "D",
+    Activations,
+    Ending,
+    Findings,
+    Footprint,
+    Graph,
+    Measures,
+    Statistics,
+    TraceRecord,
+    TrainingFacts,
+)
+
+DOCUMENT_NAMES: Mapping[type[Document], str] = {
+    Activations: "activations",
+    Ending: "ending",
+    Findings: "findings",
+    Footprint: "footprint",
+    Graph: "graph",
+    Measures: "measures",
+    Statistics: "statistics",
+    TraceRecord: "trace",
+    TrainingFacts: "training",
+}
+"""Their names in a store and in URLs."""

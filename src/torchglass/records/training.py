@@ -53,7 +53,7 @@ class ParameterFacts:
     moved: Track = Track()
     """Of a parameter in half precision, the share of its values that an update changed."""
     has_equal_rows: bool = False
-    """Whether all its rows had the same values when it was last looked at."""
+    """Whether all its rows had the same values when it was last examined."""
     same_values_as: str = ""
     """Another parameter that began with the same values, maybe transposed, but is not the same."""
 
@@ -76,11 +76,13 @@ class ModuleFacts:
     """The probability of a dropout module."""
     is_registered: bool = True
     """Whether it is part of the model; one in a plain list is not."""
+    frozen_by: str = ""
+    """An attribute that says that its parameters are frozen: "frozen_stages=2"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A measurement of one operation in forwards that were looked at closely."""
+    """A measurement of one operation in closely examined forwards."""
 
     path: str
     function: str
@@ -100,6 +102,25 @@ class GradientStop:
     source: SourceLine | None = None
     is_in_no_grad: bool = False
     """Whether gradients were switched off around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSite:
+    """An operation of the forward, and where it stands in the code."""
+
+    path: str
+    function: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """A tensor that the model is given."""
+
+    place: str
+    """"0" for the first positional argument, "mask" for a keyword."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +157,21 @@ class TrainingFacts:
     """The scale of a `GradScaler`, by the number of the backward."""
     modes: Track = Track()
     """1 for an update after a forward in training mode, 0 for one in eval mode."""
-    upcasts: tuple[GradientStop, ...] = ()
+    upcasts: tuple[OpSite, ...] = ()
     """Operations of a model in half precision that computed in a larger dtype."""
+    autocast: str = ""
+    """The dtype of the autocast region that the model runs in."""
+    islands: tuple[OpSite, ...] = ()
+    """Matrix products and convolutions that ran in float32 inside of that region."""
+    active_dropouts: tuple[OpSite, ...] = ()
+    """Operations of a forward in eval mode that dropped values."""
+    eval_step: int = 0
+    """The step of the first forward in eval mode that dropped values."""
     stale_gradients: Track = Track()
     """1 at a step whose backward added to gradients that an earlier update had used, else 0."""
-    input_dtypes: tuple[str, ...] = ()
-    """The dtypes of the inputs of the model."""
-    batch_size: int = 0
-    """The size of the first dimension of the first input."""
+    inputs: tuple[InputFacts, ...] = ()
+    """The tensors that the model is given."""
+    repeats: Track = Track()
+    """1 for a step with the same batch as the step before, else 0."""
+    batches: int = 0
+    """How many different batches there were."""

@@ -1,1 +1,1 @@
-"""What the verbs hand back: a record joined to the ways in which it can be seen and saved."""
+"""What the verbs return: a record, and how to print, export and save it."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchglass.analyse.diagnosis.conclude import Verdict, conclude, verdict
-from torchglass.analyse.diagnosis.rule import RULES
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_needed, tracks_of
+from torchglass.analyse.training_overview import remedy_of, verdict_sentence
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.json_data import nan_as_none, to_json_data
-from torchglass.records.reader import Reader
-from torchglass.records.run import RunStatus
+from torchglass.records.run import Reader, RunStatus
 from torchglass.records.training import TrainingFacts
 from torchglass.results.ranks import RanksReader, report
 from torchglass.tables.export import File, html_page, html_text, json_text, written
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 
 _MARKS = {"error": "✗", "warning": "!", "info": "·"}
 _EXIT_CODES: dict[Verdict, int] = {"healthy": 0, "warning": 1, "broken": 3}
@@ -68,17 +68,7 @@ class Diagnosis:
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        count = len(self.problems)
-        what = "1 problem" if count == 1 else f"{count} problems"
-        where = f" in {self.last_step + 1:,} steps" if self.last_step >= 0 else ""
-        has_failed = self.status is not None and self.status.has_failed
-        end = f"; the run was {self.status.full}" if self.status and has_failed else ""
-        if self.verdict == "healthy":
-            return f"Healthy: no problems found{where}"
-        word = "Broken" if self.verdict == "broken" else "Warning"
-        first = f": {self.problems[0].message}" if self.problems else ""
-        more = f" ({what} in all)" if count > 1 else ""
-        return f"{word}{first}{more}{end}"
+        return verdict_sentence(self.findings, self.status, self.last_step)
 
     def to_dict(self) -> dict[str, Any]:
         """The diagnosis as dicts, lists, strings and numbers."""
@@ -133,8 +123,7 @@ class Diagnosis:
 
 def _details(one: Finding) -> Iterator[str]:
     """What follows the message of a finding."""
-    remedy = one.remedy or (RULES[one.kind].remedy if one.kind in RULES else "")
-    if remedy:
+    if remedy := remedy_of(one):
         yield f"do: {remedy}"
     if one.consequences:
         shown = "; ".join(one.consequences[:_MOST_CONSEQUENCES])
@@ -182,6 +171,21 @@ def _ranks_that_differ(readers: Sequence[Reader]) -> Iterator[Finding]:
         )
 
 
+def _of_single_ranks(reader: RanksReader, known: set[tuple[str, str]]) -> Iterator[Finding]:
+    """What some ranks have found in their own steps, and all together do not show."""
+    found: dict[tuple[str, str], dict[int, Finding]] = {}
+    for rank, one in reader.ranks.items():
+        for each in (one.document(Findings) or Findings()).findings:
+            if each.severity != "info" and each.kind not in ("nan", "inf"):
+                found.setdefault((each.kind, each.path), {}).setdefault(rank, each)
+    for key, by_rank in found.items():
+        if key not in known and len(by_rank) < len(reader.ranks):
+            rank, first = min(by_rank.items())
+            more = f" and {len(by_rank) - 1} more" if len(by_rank) > 1 else ""
+            message = f"Rank {rank}{more}: {first.message}"
+            yield replace(first, message=message, facts={**first.facts, "ranks": sorted(by_rank)})
+
+
 def _parameter_tracks(reader: Reader, names: set[str]) -> dict[str, dict[int, float]]:
     """The size of each parameter by step."""
     ids = [one.id for one in reader.series() if one.label in names and one.kind != "scalar"]
@@ -215,8 +219,12 @@ def diagnose_reader(reader: Reader) -> Diagnosis:
         # Runs of earlier versions have no facts, and what they found is all there is.
         findings=found.findings if facts is None else found.at_steps,
     )
+    concluded = conclude(view)
+    if isinstance(reader, RanksReader):
+        known = {(one.kind, one.path) for one in concluded}
+        of_ranks = (*of_ranks, *(_of_single_ranks(reader, known)))
     return Diagnosis(
-        (*conclude(view), *of_ranks),
+        (*concluded, *of_ranks),
         name=reader.run().name,
         status=reader.status(),
         last_step=reader.last_step(),

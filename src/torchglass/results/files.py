@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.run import RunRecord
 from torchglass.records.trace import OpId, TraceRecord
-from torchglass.store.file_reader import (
+from torchglass.store.readers import (
     FileReader,
     StoredTrace,
     read_trace,

@@ -1,26 +1,37 @@
-"""The result of `flops`: what each module and op computes."""
+"""The result of `flops`: what each module and op computes, added up from the ops that were counted.
+
+A module's total includes inner calls. What checkpointing recomputes counts as backward.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from torchglass.analyse.flops import ModuleFlops, OpFlops, add_up
 from torchglass.analyse.latency import Latency, ModuleTime, latency
 from torchglass.records.json_data import to_json_data
-from torchglass.records.measures import FlopRecord, Stage, Timing
-from torchglass.records.model import Model
+from torchglass.records.measures import (
+    FlopRecord,
+    FlopStatus,
+    OpFlopRecord,
+    Stage,
+    Timing,
+)
+from torchglass.records.model import Model, holders_of
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
-from torchglass.tables.text import Column, Fact, number_column
-from torchglass.views.formats import (
+from torchglass.tables.text import (
     NOT_RUN,
+    Column,
+    Fact,
     format_bytes,
     format_flops,
     format_ns,
     format_share,
     harmless,
+    number_column,
     share_text,
 )
 
@@ -33,6 +44,166 @@ _TOTALS = (
     "is_lower_bound",
 )
 _MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """FLOPs and bytes of one direction, without and with inner calls."""
+
+    self_flops: int = 0
+    total_flops: int = 0
+    self_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpFlops:
+    """What all calls of one op computed."""
+
+    op: str
+    """torch's name with its namespace: "aten.addmm"."""
+    nature: FlopStatus
+    calls: int
+    forward_flops: int = 0
+    backward_flops: int = 0
+    bytes: int = 0
+    time_ns: int | None = None
+    """None if ops were not timed."""
+
+    @property
+    def total_flops(self) -> int:
+        """Forward and backward together."""
+        return self.forward_flops + self.backward_flops
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte read and written."""
+        return self.total_flops / self.bytes if self.bytes else None
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Its speed; None if it was not timed."""
+        return 1e9 * self.total_flops / self.time_ns if self.time_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFlops:
+    """What one module computes."""
+
+    path: str | None
+    """None for what ran outside of all modules, such as a loss."""
+    calls: int = 0
+    forward: Amount = field(default_factory=Amount)
+    backward: Amount = field(default_factory=Amount)
+    recomputed_flops: int = 0
+    """The part of its backward that checkpointing recomputed, inner calls included."""
+    uncounted_calls: int = 0
+    """Calls of ops without a formula, inner calls included."""
+    ops: tuple[OpFlops, ...] = ()
+    """Its own, without those of inner calls; the largest first."""
+
+    @property
+    def self_flops(self) -> int:
+        """Both directions, without inner calls."""
+        return self.forward.self_flops + self.backward.self_flops
+
+    @property
+    def total_flops(self) -> int:
+        """Both directions, inner calls included."""
+        return self.forward.total_flops + self.backward.total_flops
+
+    @property
+    def total_bytes(self) -> int:
+        """What all its ops read and write."""
+        return self.forward.total_bytes + self.backward.total_bytes
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte read and written."""
+        return self.total_flops / self.total_bytes if self.total_bytes else None
+
+
+class FlopSums(NamedTuple):
+    """The FLOPs of a step for each module and each op."""
+
+    modules: Mapping[str, ModuleFlops]
+    """All modules that were called and their containers, by path; the model itself is ""."""
+    unattributed: ModuleFlops
+    ops: tuple[OpFlops, ...]
+    """Over the whole model, the largest first."""
+
+
+def add_up(work: FlopRecord) -> FlopSums:
+    """The FLOPs of a step, added up for each module and each op."""
+    own: dict[int | None, list[OpFlopRecord]] = defaultdict(list)
+    for op in work.ops:
+        own[op.place].append(op)
+    calls: dict[str, int] = {"": 0}
+    for place in work.places:
+        calls[place.path] = calls.get(place.path, 0) + place.calls
+    selves: dict[str, list[OpFlopRecord]] = defaultdict(list)
+    totals: dict[str, list[OpFlopRecord]] = defaultdict(list)
+    for index, place in enumerate(work.places):
+        selves[place.path] += own[index]
+        for path in holders_of(work.places, index, calls):
+            totals[path] += own[index]
+    return FlopSums(
+        modules={
+            path: _module(path, calls.get(path, 0), selves[path], totals[path])
+            for path in dict.fromkeys([*calls, *totals])
+        },
+        unattributed=_module(None, 0, own[None], own[None]),
+        ops=_ops(work.ops),
+    )
+
+
+def _module(
+    path: str | None, calls: int, selves: list[OpFlopRecord], totals: list[OpFlopRecord]
+) -> ModuleFlops:
+    return ModuleFlops(
+        path=path,
+        calls=calls,
+        forward=_amount(selves, totals, backward=False),
+        backward=_amount(selves, totals, backward=True),
+        recomputed_flops=sum(op.flops for op in totals if op.stage == "recompute"),
+        uncounted_calls=sum(op.calls for op in totals if op.nature == "uncounted"),
+        ops=_ops(selves),
+    )
+
+
+def _amount(selves: list[OpFlopRecord], totals: list[OpFlopRecord], *, backward: bool) -> Amount:
+    own = [op for op in selves if (op.stage != "forward") == backward]
+    every = [op for op in totals if (op.stage != "forward") == backward]
+    return Amount(
+        self_flops=sum(op.flops for op in own),
+        total_flops=sum(op.flops for op in every),
+        self_bytes=sum(op.bytes for op in own),
+        total_bytes=sum(op.bytes for op in every),
+    )
+
+
+def _ops(work: Iterable[OpFlopRecord]) -> tuple[OpFlops, ...]:
+    groups: dict[tuple[str, FlopStatus], list[OpFlopRecord]] = defaultdict(list)
+    for op in work:
+        groups[op.op, op.nature].append(op)
+    found = [
+        OpFlops(
+            op=name,
+            nature=nature,
+            calls=sum(op.calls for op in group),
+            forward_flops=sum(op.flops for op in group if op.stage == "forward"),
+            backward_flops=sum(op.flops for op in group if op.stage != "forward"),
+            bytes=sum(op.bytes for op in group),
+            time_ns=_time(group),
+        )
+        for (name, nature), group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda op: (-op.total_flops, -op.bytes)))
+
+
+def _time(group: Iterable[OpFlopRecord]) -> int | None:
+    times = [op.time_ns for op in group if op.time_ns is not None]
+    return sum(times) if times else None
 
 
 class Flops(ModuleReport[ModuleFlops]):
@@ -170,8 +341,8 @@ class Flops(ModuleReport[ModuleFlops]):
             "path": module.path,
             "class": self._class(module),
             "calls": module.calls,
-            "forward": dataclasses.asdict(module.forward),
-            "backward": dataclasses.asdict(module.backward),
+            "forward": asdict(module.forward),
+            "backward": asdict(module.backward),
             "recomputed_flops": module.recomputed_flops,
             "flops_per_byte": module.intensity,
             "uncounted_calls": module.uncounted_calls,

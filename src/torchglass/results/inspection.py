@@ -27,29 +27,27 @@ from torchglass.records.model import join_path
 from torchglass.results.report import Report, hidden_line
 from torchglass.tables.export import File, HtmlRow, tree_fragment, written
 from torchglass.tables.text import (
+    NOT_RUN,
+    SAME_AS,
     Column,
     Fact,
     column_texts,
     csv_rows,
-    framed,
-    name_column,
-    note_lines,
-    number_column,
-    readable_depth,
-    wrapped,
-)
-from torchglass.targets.names import near
-from torchglass.views.formats import (
-    NOT_RUN,
-    SAME_AS,
     first_shape,
     format_bytes,
     format_count,
     format_ns,
     format_share,
+    framed,
     harmless,
+    name_column,
+    note_lines,
+    number_column,
+    readable_depth,
     shorten,
+    wrapped,
 )
+from torchglass.targets.names import near
 
 SCHEMA_FILE = Path(__file__).with_name("inspection.schema.json")
 

@@ -24,14 +24,18 @@ from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
-from torchglass.tables.text import Column, Fact, fact_lines, note_lines, number_column
-from torchglass.views.formats import (
+from torchglass.tables.text import (
     NOT_RUN,
     SPARKS,
+    Column,
+    Fact,
+    fact_lines,
     first_shape,
     format_bytes,
     format_share,
     harmless,
+    note_lines,
+    number_column,
     pad,
     share_text,
     width,
@@ -43,7 +47,7 @@ _LITTLE = 0.01
 """A smaller share of the peak is not named."""
 _ALIKE = 0.001
 """Two peaks that differ by a smaller share than this count as equal."""
-_KIND_NAMES: Mapping[BlockKind, str] = {
+KIND_NAMES: Mapping[BlockKind, str] = {
     "parameter": "parameters",
     "buffer": "buffers",
     "input": "inputs",
@@ -145,7 +149,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         """What the peak consists of, as a table; a `count` of None shows all."""
         whole = self.peak_bytes
         columns: list[Column[Holder]] = [
-            Column("kind", "At the peak", lambda one: _KIND_NAMES[one.kind], right=False),
+            Column("kind", "At the peak", lambda one: KIND_NAMES[one.kind], right=False),
             Column("module", "Module", lambda one: self._path_text(one.path), right=False),
             Column("op", "Made by", lambda one: harmless(one.op), right=False, spare=-1),
             Column("blocks", "Blocks", lambda one: f"{one.blocks:,}", spare=1),
@@ -260,7 +264,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
             sizes[holder.kind] += holder.bytes
         least = _LITTLE * self.peak_bytes
         named = [(kind, size) for kind, size in sizes.most_common() if size > least]
-        parts = [f"{format_bytes(size)} {_KIND_NAMES[kind]}" for kind, size in named]
+        parts = [f"{format_bytes(size)} {KIND_NAMES[kind]}" for kind, size in named]
         rest = self.peak_bytes - sum(size for _, size in named)
         parts += [f"{format_bytes(rest)} else"] if rest else []
         if self._scratch:

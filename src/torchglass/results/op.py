@@ -14,14 +14,14 @@ from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.analyse.trace import TraceStructure, parameters_of
-from torchglass.records.model import Module, Slot
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.model import Module, Slot, Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
-from torchglass.views.formats import format_shape, harmless, plural
+from torchglass.tables.text import format_shape, harmless, plural
 
 if TYPE_CHECKING:
     import torch
 
+    from torchglass.results.feature_maps import FeatureMaps
     from torchglass.results.trace import Trace
     from torchglass.views.trace_text import TensorPreview
 
@@ -141,6 +141,40 @@ class Op:
     def gradient(self) -> torch.Tensor | None:
         """The gradient of its tensor, where gradients were captured and there is one."""
         return self.trace.saved_gradients.get((self._id, 0))
+
+    def images(self, sample: int = 0) -> FeatureMaps:
+        """Its output for one sample as pictures: a map for each channel.
+
+        Args:
+            sample: The index in the batch.
+
+        Returns:
+            `FeatureMaps`: print it, or save it with `save("maps.png")`.
+
+        Raises:
+            LookupFailedError: The tensor was not saved, or has less than two dimensions.
+        """
+        from torchglass.results.feature_maps import feature_maps
+
+        return feature_maps(self, sample)
+
+    def attention(self, sample: int = 0) -> FeatureMaps:
+        """The weights of an attention for one sample: a map of queries × keys for each head.
+
+        The fused kernel does not keep them, so they are recomputed from query and key.
+
+        Args:
+            sample: The index in the batch.
+
+        Returns:
+            `FeatureMaps`: print it, or save it with `save("attention.png")`.
+
+        Raises:
+            LookupFailedError: It is not an attention, or its query or key were not saved.
+        """
+        from torchglass.results.feature_maps import attention_maps
+
+        return attention_maps(self, sample)
 
     @property
     def shape(self) -> tuple[int, ...] | None:

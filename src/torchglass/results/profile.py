@@ -16,9 +16,10 @@ from torchglass.records.model import Model, Module
 from torchglass.records.trace import CallRecord, Value
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, full_name, largest
 from torchglass.tables.export import File, written
-from torchglass.tables.text import Column, Fact, shortened, wrapped
-from torchglass.views.formats import (
+from torchglass.tables.text import (
     NOT_RUN,
+    Column,
+    Fact,
     first_shape,
     format_bytes,
     format_count,
@@ -29,7 +30,9 @@ from torchglass.views.formats import (
     plural,
     shape_text,
     shorten,
+    shortened,
     width,
+    wrapped,
 )
 
 _PROCESS = {"pid": 0, "tid": 0}

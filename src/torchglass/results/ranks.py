@@ -16,15 +16,21 @@ from torchglass.analyse import histograms
 from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.model import Model
-from torchglass.records.reader import D
-from torchglass.records.run import RunRecord, RunStatus, Session, worst_status
-from torchglass.records.series import FIELDS, Points, Series, SeriesId
-from torchglass.records.tensors import Histogram, Histograms
-from torchglass.store.file_reader import FileReader
+from torchglass.records.model import Histogram, Histograms, Model
+from torchglass.records.run import (
+    FIELDS,
+    D,
+    Points,
+    RunRecord,
+    RunStatus,
+    Series,
+    SeriesId,
+    Session,
+    worst_status,
+)
+from torchglass.store.readers import FileReader
 from torchglass.store.run_file import Catalog
-from torchglass.tables.text import aligned_rows
-from torchglass.views.formats import format_time, harmless
+from torchglass.tables.text import aligned_rows, format_time, harmless
 
 SLOW = 1.3
 """A rank is slow if it takes this many times the median of the others."""
@@ -59,7 +65,7 @@ def _nonfinite_ranks(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     hit = {each.rank: each.first_not_finite for each in ranks if each.first_not_finite}
     for rank, (step, label) in sorted(hit.items(), key=lambda item: item[1]):
         others = len(hit) - 1
-        elsewhere = f"so have {others} others" if others else "no other rank has"
+        elsewhere = f"so do {others} others" if others else "all other ranks are finite"
         yield Finding(
             severity="error",
             kind="not finite",
@@ -78,7 +84,7 @@ def _stopped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
             yield Finding(
                 severity="error",
                 kind="behind",
-                message=f"rank {each.rank} {how} {where}, while others went on to {furthest}",
+                message=f"rank {each.rank} {how} {where}, but others reached {furthest}",
                 step=each.last_step,
                 facts={"rank": each.rank},
             )
@@ -127,7 +133,7 @@ class RanksReader:
     """A reader of all ranks together.
 
     Statistics and histograms are those of the values of all ranks; scalars are the mean over the
-    ranks. A step is there once every rank that is still running has written it.
+    ranks. A step is visible once every rank that is still running has written it.
     """
 
     def __init__(self, readers: Sequence[FileReader]) -> None:
@@ -171,14 +177,17 @@ class RanksReader:
         (points,) = self.points_of([series], after=after)
         return points
 
-    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
+    def points_of(
+        self, ids: Sequence[SeriesId], *, after: int = -1, most: int | None = None
+    ) -> list[Points]:
         """The points of several series; each file is read once."""
         wanted = [self._known(each) for each in ids]
         last = self.last_step()
         parts: defaultdict[SeriesId, list[Points]] = defaultdict(list)
         for reader in self.ranks.values():
             common, there = self._common(reader, wanted)
-            for each, points in zip(common, reader.points_of(there, after=after), strict=True):
+            read = reader.points_of(there, after=after, most=most)
+            for each, points in zip(common, read, strict=True):
                 parts[each.id].append(points)
         return [_joined(each, parts[each.id], last) for each in wanted]
 
@@ -307,7 +316,7 @@ class RankReport:
         heads = ["rank", "host", "last step", "a step", *names, "first NaN or Inf", "left out"]
         lines = aligned_rows([heads, *(_cells(each, names) for each in self.ranks)])
         told = [harmless(finding.message) for finding in self.findings]
-        return "\n".join([*lines, "", *(told or ["nothing sets one rank apart from the others"])])
+        return "\n".join([*lines, "", *(told or ["No rank differs from the others."])])
 
     def __repr__(self) -> str:
         return f"<ranks: {len(self.ranks)}, findings: {len(self.findings)}>"

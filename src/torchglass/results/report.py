@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_args
 
-from torchglass.analyse.flops import ModuleFlops
 from torchglass.analyse.latency import ModuleTime
 from torchglass.analyse.memory import ModuleMemory
 from torchglass.errors import LookupFailedError, ViewError
@@ -28,12 +27,14 @@ from torchglass.tables.export import (
     written,
 )
 from torchglass.tables.text import (
+    NOT_RUN,
     Column,
     Fact,
     column_texts,
     csv_rows,
     fact_lines,
     framed,
+    harmless,
     left_out,
     name_column,
     name_text,
@@ -44,7 +45,9 @@ from torchglass.tables.text import (
     wrapped,
 )
 from torchglass.targets.names import near_or_all
-from torchglass.views.formats import NOT_RUN, harmless
+
+if TYPE_CHECKING:
+    from torchglass.results.flops import ModuleFlops
 
 Sort = Literal["total", "self"]
 
@@ -204,7 +207,7 @@ class Report(ABC):
         return written(html_page(self.title, self._repr_html_()), file)
 
     def save(self, file: File) -> Path:
-        """Write the report as its file ending says: .json, .csv, .html, or else text."""
+        """Write the report in the format of the file: .json, .csv, .html, or else text."""
         path = Path(file)
         writers = {".json": self.to_json, ".csv": self.to_csv, ".html": self.to_html}
         if path.suffix.lower() in writers:
@@ -353,6 +356,61 @@ class ModuleReport(Report, Generic[M]):
 
     def _path_text(self, path: str | None) -> str:
         return name_text(full_name(path, self.model))
+
+
+class ListReport(Report, Generic[R]):
+    """An answer in one sentence, and the list that it comes from; print it for a table."""
+
+    entries: Sequence[R]
+    """What the table lists, a line each."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> str:
+        """What the reader wants to know, in one sentence."""
+
+    @abstractmethod
+    def _columns(self) -> Sequence[Column[R]]:
+        """The columns, in the order of a CSV file; the first one names the entry."""
+
+    def _facts(self) -> list[Fact]:
+        """Facts about the whole."""
+        return []
+
+    def _notes(self) -> list[str]:
+        """How it was measured, and what it cannot know."""
+        return []
+
+    def table(self, *, width: int | None = None) -> str:
+        """The answer, then the table; with a `width`, columns that do not fit are left out."""
+        facts = self._facts()
+        below = [*(fact_lines(facts, width) if facts else ()), *note_lines(self._notes(), width)]
+        shown = self.entries[:_MOST_ROWS]
+        columns = select_columns(self._columns(), None)
+        more = left_out(self.entries, shown)
+        table = table_text(columns, shown, more, below, room=width)
+        return "\n".join([*wrapped(harmless(self.answer), width), table])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers."""
+        names, rows = self._csv()
+        return {
+            "title": self.title,
+            "answer": self.answer,
+            "entries": [dict(zip(names, row, strict=True)) for row in rows],
+            "notes": self._notes(),
+        }
+
+    def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
+        return csv_rows(self._columns(), self.entries)
+
+    def _repr_html_(self) -> str:
+        name, *columns = select_columns(self._columns(), None)
+        rows = [HtmlRow(one, name.text(one), 0) for one in self.entries]
+        heading = name.heading
+        return tree_fragment(
+            self.title, self.answer, self._facts(), columns, rows, self._notes(), heading
+        )
 
 
 def largest(

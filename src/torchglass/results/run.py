@@ -24,14 +24,12 @@ import numpy.typing as npt
 from torchglass.analyse import histograms
 from torchglass.errors import TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.model import Model, join_path
-from torchglass.records.run import RunRecord, RunStatus, Session
-from torchglass.records.series import FIELDS, Points, Series
-from torchglass.records.tensors import Histogram, Histograms
+from torchglass.records.model import Histogram, Histograms, Model, join_path
+from torchglass.records.run import FIELDS, Points, RunRecord, RunStatus, Series, Session
 from torchglass.results import ranks
 from torchglass.results.files import open_readers
 from torchglass.results.ranks import RankReport, RanksReader
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.tables.export import csv_text, written
 
 if TYPE_CHECKING:
@@ -299,13 +297,13 @@ class SavedRun:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The problems that were found, in the order in which they were."""
+        """The problems, in the order in which they were found."""
         found = self.reader.document(Findings)
         return found.findings if found is not None else ()
 
     @property
     def last_step(self) -> int:
-        """The latest step there is, -1 before the first."""
+        """The latest step, -1 before the first."""
         return self.reader.last_step()
 
     @property

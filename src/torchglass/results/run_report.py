@@ -9,10 +9,10 @@ from torchglass.analyse.diagnosis.conclude import verdict
 from torchglass.records.findings import Finding
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import RunStatus
-from torchglass.views.formats import harmless, sparkline
+from torchglass.tables.text import aligned_rows, harmless, sparkline
 
 if TYPE_CHECKING:
-    from torchglass.records.series import Points
+    from torchglass.records.run import Points
     from torchglass.results.run import SavedRun
 
 _MOST_FINDINGS = 5
@@ -126,9 +126,10 @@ def _curves(title: str, shown: Sequence[Points], field: str) -> Iterator[str]:
     from torchglass.analyse.pixels import squeeze
 
     yield from ("", title)
-    labels = [harmless(points.series.label) for points in shown]
-    longest = max(map(len, labels))
-    for label, points in zip(labels, shown, strict=True):
+    rows = []
+    for points in shown:
         values = points.column(field)
         curve = sparkline(squeeze(values, _CURVE_WIDTH), _CURVE_WIDTH)
-        yield f"  {label:<{longest}}  {values[0]:>9.4g}  {curve}  {values[-1]:.4g}"
+        label = harmless(points.series.label)
+        rows.append((label, f"{values[0]:>9.4g}", curve, f"{values[-1]:.4g}"))
+    yield from (f"  {line}" for line in aligned_rows(rows))

@@ -13,9 +13,21 @@ from torchglass.records.calls import FLAT_NAMES, ForwardStats, Level, ModuleStat
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.results.report import Report
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
-from torchglass.tables.text import Column, TextColumn, column_texts, ends, framed, wrapped
+from torchglass.tables.text import (
+    Column,
+    TextColumn,
+    column_texts,
+    ends,
+    first_shape,
+    format_ns,
+    format_share,
+    framed,
+    harmless,
+    plural,
+    shorten,
+    wrapped,
+)
 from torchglass.targets.names import near
-from torchglass.views.formats import first_shape, format_ns, format_share, harmless, plural, shorten
 
 if TYPE_CHECKING:
     import torch

@@ -15,27 +15,26 @@ from torchglass.results.report import Report, check_order, fraction, full_name
 from torchglass.results.run_report import RunNote
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
 from torchglass.tables.text import (
+    SAME_AS,
     Column,
     column_texts,
     csv_rows,
     fact_lines,
-    framed,
-    name_column,
-    select_columns,
-    wrapped,
-)
-from torchglass.views.formats import (
-    SAME_AS,
     first_shape,
     format_bytes,
     format_ns,
+    framed,
     harmless,
+    name_column,
+    select_columns,
     shape_text,
     share_text,
+    wrapped,
 )
 from torchglass.views.model_text import (
     NO_TENSOR,
     facts,
+    kernel_size,
     notes,
     output_text,
     row_name,
@@ -43,7 +42,6 @@ from torchglass.views.model_text import (
     tree_text,
     unseen_text,
 )
-from torchglass.views.module_signature import kernel_size
 
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}
 

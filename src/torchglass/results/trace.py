@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.analyse.trace import TraceStructure
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
-from torchglass.records.model import Model, Module, Slot, SlotRole, join_path
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Model, Module, Slot, SlotRole, Stats, join_path
 from torchglass.records.trace import OpId, TraceRecord, UnconfirmedOp, Validation
 from torchglass.results.op import Call, Handles, NamedTensor, Op
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from torchglass.analyse.graph.fold import Depth, Mode
+    from torchglass.analyse.op_graph import Depth, Mode
     from torchglass.capture.trace.assemble import CapturedPass
     from torchglass.results.files import LoadedPass
     from torchglass.views.graph.layout import Direction
@@ -35,7 +34,7 @@ Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
 
 
 class _Output(Enum):
-    FROM_TENSORS = "what the model returned is known by its tensors alone"
+    FROM_TENSORS = "of what the model returned, only the tensors are known"
 
 
 class _Alive:
@@ -100,6 +99,13 @@ class Trace(Sequence[Op]):
     def record(self) -> TraceRecord:
         """The pass as plain data."""
         return self._pass.trace
+
+    @property
+    def captured(self) -> CapturedPass | None:
+        """What is needed to rerun its ops; None if it was loaded from a file."""
+        from torchglass.capture.trace.assemble import CapturedPass
+
+        return self._pass if isinstance(self._pass, CapturedPass) else None
 
     @cached_property
     def anatomy(self) -> TraceStructure:
@@ -271,7 +277,7 @@ class Trace(Sequence[Op]):
             direction: "down", "up" or "right".
             color_by: Color ops by "time", "params", "memory" or "flops".
             hide_views: Leave out ops that only change the view of a tensor.
-            fold_repeats: Draw blocks that are alike once, as "12 × Block".
+            fold_repeats: Draw identical blocks once, as "12 × Block".
             focus: Draw only the inside of this module.
             show_buffers: Draw buffers as nodes.
             dark: Light on dark.
@@ -280,7 +286,7 @@ class Trace(Sequence[Op]):
         Returns:
             The bytes of the file.
         """
-        from torchglass.analyse.graph.fold import fold
+        from torchglass.analyse.op_graph import fold
         from torchglass.views.graph.render import draw
 
         graph = fold(

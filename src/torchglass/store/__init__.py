@@ -1,1 +1,1 @@
-"""Keeping what was captured: a SQLite file, or memory."""
+"""Stores what was captured: in an SQLite file, or in memory."""

@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from torchglass.errors import StoreError
 from torchglass.records.json_data import to_json_data
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Series, SeriesId, SeriesKind
+from torchglass.records.run import RunRecord, Series, SeriesId, SeriesKind
 from torchglass.store.step_blobs import Blobs
 
 FEWEST_FRAMES = 16
@@ -149,7 +148,7 @@ class RunFile:
         return time.monotonic() - self._said_alive >= HEARTBEAT_SECONDS
 
     def _stay_alive(self) -> None:
-        """Update the heartbeat, although there is nothing to write."""
+        """Update the heartbeat even if there is nothing to write."""
         if self._is_silent():
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")

@@ -74,7 +74,7 @@ CREATE TABLE meta (
 
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY,     -- a new and higher one for each version; only the last is kept
-    kind TEXT NOT NULL,         -- "model", or a name in records.reader.DOCUMENT_NAMES
+    kind TEXT NOT NULL,         -- "model", or a name in records.run.DOCUMENT_NAMES
     json BLOB NOT NULL          -- the record, compressed with zlib; the tensors of a trace lie in
                                 -- a safetensors file beside this one, if they were saved
 );
@@ -83,7 +83,7 @@ CREATE TABLE series (
     id INTEGER PRIMARY KEY,
     path TEXT NOT NULL,         -- the module it belongs to, "" for the model
     name TEXT NOT NULL,         -- what is measured there: "weight.grad"
-    kind TEXT NOT NULL,         -- a key of records.series.FIELDS
+    kind TEXT NOT NULL,         -- a key of records.run.FIELDS
     UNIQUE (path, name, kind)
 );
 

@@ -17,15 +17,15 @@ import json
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.json_data import from_json_data, to_json_data
-from torchglass.records.series import FIELDS, Frame, Point, Points, Series, SeriesId
-from torchglass.records.tensors import Histogram, Histograms, Stats
+from torchglass.records.model import Histogram, Histograms, Stats
+from torchglass.records.run import FIELDS, Frame, Point, Points, Series, SeriesId
 
 _LENGTH = np.dtype("<u4")
 _EXPONENT = np.dtype("<i2")
@@ -136,6 +136,10 @@ class Blobs(NamedTuple):
     """None if there is no histogram."""
 
 
+_Whole = npt.NDArray[np.int64]
+_Values = npt.NDArray[np.float64]
+
+
 class _BlobSlice(NamedTuple):
     """The position of a wanted series in blobs with the same head."""
 
@@ -156,7 +160,7 @@ def pack(frame: Frame) -> Blobs:
 
 
 def _numbers(point: Point) -> bytes:
-    """`records.series.point_values`, packed. Naming each field is twice as fast as a list."""
+    """`records.run.point_values`, packed. Naming each field is twice as fast as a list."""
     stats = point.stats if isinstance(point, Histogram) else point
     if not isinstance(stats, Stats):
         return _pack_number(stats)
@@ -188,27 +192,75 @@ def unpack(
     """
     order = {series.id: index for index, series in enumerate(wanted)}
     widths = _widths(known)
-    # Most steps measure the same series, so positions are computed once per head.
-    places: dict[bytes, list[_BlobSlice]] = {}
-    steps: list[list[int]] = [[] for _ in wanted]
-    pieces: list[list[bytes]] = [[] for _ in wanted]
-    for step, blob in frames:
+    # Most steps measure the same series, so positions are computed once per head, and the wanted
+    # values of a step are taken at once: a run may have thousands of series.
+    groups: dict[bytes, _SameSeries] = {}
+    for number, (step, blob) in enumerate(frames):
         head = _head(blob)
-        if head not in places:
-            places[head] = _find(head, order, widths)
-        for index, start, stop in places[head]:
-            steps[index].append(step)
-            pieces[index].append(blob[start:stop])
+        group = groups.get(head)
+        if group is None:
+            group = groups[head] = _SameSeries(_find(head, order, widths), len(head))
+        group.add(number, step, blob)
+    parts: list[list[tuple[_Whole, _Whole, _Values]]] = [[] for _ in wanted]
+    for group in groups.values():
+        for index, part in group.parts():
+            parts[index].append(part)
     return [
-        Points(
-            series=series,
-            steps=np.array(steps[index], np.int64),
-            values=np.frombuffer(b"".join(pieces[index]), _NUMBER)
-            .reshape(-1, widths[series.id])
-            .astype(np.float64, copy=False),
-        )
-        for index, series in enumerate(wanted)
+        _in_order(series, parts[index], widths[series.id]) for index, series in enumerate(wanted)
     ]
+
+
+class _SameSeries:
+    """The wanted values of all steps that measured the same series."""
+
+    def __init__(self, places: Sequence[_BlobSlice], start: int) -> None:
+        self._places = places
+        self._start = start
+        size = _NUMBER.itemsize
+        self._take = np.array(
+            [
+                index
+                for place in places
+                for index in range((place.start - start) // size, (place.stop - start) // size)
+            ],
+            np.intp,
+        )
+        self._numbers: list[int] = []
+        self._steps: list[int] = []
+        self._rows: list[_Values] = []
+
+    def add(self, number: int, step: int, blob: bytes) -> None:
+        if self._places:
+            self._numbers.append(number)
+            self._steps.append(step)
+            self._rows.append(np.frombuffer(blob, _NUMBER, offset=self._start)[self._take])
+
+    def parts(self) -> Iterator[tuple[int, tuple[_Whole, _Whole, _Values]]]:
+        """For each wanted series its index, and its frames, steps and values."""
+        if not self._rows:
+            return
+        numbers, steps = np.array(self._numbers, np.int64), np.array(self._steps, np.int64)
+        values = np.stack(self._rows).astype(np.float64, copy=False)
+        column = 0
+        for place in self._places:
+            width = (place.stop - place.start) // _NUMBER.itemsize
+            own = np.ascontiguousarray(values[:, column : column + width])
+            yield place.wanted, (numbers, steps, own)
+            column += width
+
+
+def _in_order(
+    series: Series, parts: Sequence[tuple[_Whole, _Whole, _Values]], width: int
+) -> Points:
+    """The points of one series, in the order of the frames."""
+    if not parts:
+        return Points(series=series, steps=np.empty(0, np.int64), values=np.empty((0, width)))
+    if len(parts) == 1:
+        _, steps, values = parts[0]
+        return Points(series=series, steps=steps, values=values)
+    numbers, steps, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.argsort(numbers, kind="stable")
+    return Points(series=series, steps=steps[order], values=values[order])
 
 
 def unpack_histograms(

@@ -13,12 +13,9 @@ from concurrent.futures import Future
 from itertools import accumulate, islice
 from pathlib import Path
 
-from torchglass.blocks import undo_reliably
-from torchglass.errors import Fence, StoreError, warn
+from torchglass.errors import Fence, StoreError, undo_reliably, warn
 from torchglass.records.model import Model
-from torchglass.records.reader import DOCUMENT_NAMES, Document
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, SeriesId, SeriesKind
+from torchglass.records.run import DOCUMENT_NAMES, Document, Frame, RunRecord, SeriesId, SeriesKind
 from torchglass.store import schema
 from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFile
 from torchglass.store.schema import file_system_of, journal_for
@@ -55,7 +52,7 @@ _NEVER_WRITTEN = (
 
 
 class FileSink:
-    """Writes a run to a new file, as `records.reader.Sink` requires: no waiting, no raising.
+    """Writes a run to a new file, as `records.run.Sink` requires: no waiting, no raising.
 
     With `resume` it continues an existing file. If the steps start again at an earlier step, what
     was written from that step on becomes an abandoned branch. With `max_bytes` old steps are

@@ -13,8 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from torchglass.tables.text import Column, Fact
-from torchglass.views.formats import harmless
+from torchglass.tables.text import Column, Fact, harmless
 
 
 def json_text(plain: Any) -> str:
@@ -117,6 +116,7 @@ def tree_fragment(
     columns: Sequence[Column[R]],
     rows: Sequence[HtmlRow[R]],
     notes: Iterable[str],
+    heading: str = "Module",
 ) -> str:
     """A tree with columns, its facts above and its notes below, in the colours of the page."""
     items = [f"<li>{html_text(note)}</li>" for note in notes]
@@ -131,7 +131,7 @@ def tree_fragment(
             *map(_fact, facts),
             "</dl>",
             '<div class="rows">',
-            f'<div class="row head"><span>Module</span>{titles}</div>',
+            f'<div class="row head"><span>{html_text(heading)}</span>{titles}</div>',
             *_rows(columns, rows),
             "</div>",
             *(["<ul>", *items, "</ul>"] if items else []),

@@ -1,1 +1,1 @@
-"""What a user points at, by name or by hand, and the inputs that are written next to it."""
+"""The targets of users, as names or objects, and their inputs."""

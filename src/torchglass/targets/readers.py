@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.model import Model
-from torchglass.records.reader import Document, Reader
-from torchglass.records.run import RunRecord
+from torchglass.records.run import Document, Reader, RunRecord
 from torchglass.records.trace import Value
 from torchglass.results.report import measures
 from torchglass.targets.names import RUN_SUFFIX, resolve
@@ -41,7 +40,7 @@ def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
     """Whether a target is saved state of a model, such as a dict of tensors."""
     if not isinstance(target, Mapping):
         return False
-    from torchglass.capture.model.live_modules import module_parts
+    from torchglass.capture.model.module_parts import module_parts
 
     return not module_parts(target)
 
@@ -101,7 +100,7 @@ def open_reader(target: object, *, unsafe: bool = False) -> Reader:
 
 def hold(model: Model, *documents: Document) -> Reader:
     """A model and its documents as a finished run, so that a view does not wait for more."""
-    from torchglass.store.memory import MemoryStore
+    from torchglass.store.readers import MemoryStore
 
     store = MemoryStore(RunRecord(name=model.name, created_ns=time.time_ns()))
     store.put_model(model)

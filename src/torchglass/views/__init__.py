@@ -1,1 +1,1 @@
-"""Shows records to people: a package per place, independent of each other."""
+"""Shows records to people: one package per kind of view, independent of each other."""

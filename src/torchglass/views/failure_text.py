@@ -15,9 +15,16 @@ from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, TraceRecord
 from torchglass.tables.export import html_text, stylesheet
-from torchglass.tables.text import aligned_rows
-from torchglass.views.formats import format_ns, format_shape, harmless, plural, shape_text, shorten
-from torchglass.views.module_signature import brief, forward_signature, misled_class
+from torchglass.tables.text import (
+    aligned_rows,
+    format_ns,
+    format_shape,
+    harmless,
+    plural,
+    shape_text,
+    shorten,
+)
+from torchglass.views.model_text import brief, forward_signature, misled_class
 
 _LONGEST_CODE = 88
 _MOST_GIVEN = 12
@@ -122,7 +129,7 @@ def _earlier(failure: Failure) -> str:
         for operand in failure.earlier[-1].operands
         if not operand.parameter and not operand.buffer
     ]
-    told = f"it had run {often} before in this pass"
+    told = f"it ran {often} before in this pass"
     changed = [
         f"{tensor.name} {shape_text(operand.spec)} then, {shape_text(tensor.operand.spec)} now"
         for tensor, operand in zip(now, then, strict=False)
@@ -221,8 +228,8 @@ def _fits(failure: Failure) -> Iterator[PartRow]:
     if images is not None:
         least, *most = map(format_shape, images.shapes)
         is_least = failure.verdict is not None and failure.verdict.least_side is not None
-        also = " or larger" if is_least else f" (up to {most[0]} does)" if most else ""
-        yield (f"make {_made_by(failure, images.input.id)} {least}{also}",)
+        also = " or larger" if is_least else f" (up to {most[0]} also fits)" if most else ""
+        yield (f"resize {_made_by(failure, images.input.id)} to {least}{also}",)
     if failure.verdict is not None:
         yield from ((harmless(advice),) for advice in failure.verdict.fits)
 

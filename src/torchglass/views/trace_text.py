@@ -8,18 +8,20 @@ from itertools import groupby
 
 from torchglass.analyse.signatures import settings_text
 from torchglass.analyse.trace import TraceStructure, parameters_of
-from torchglass.records.model import Model, Module
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.model import Model, Module, Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
 from torchglass.tables.export import html_text, stylesheet
-from torchglass.tables.text import TextColumn, ends, fitted, lined_up
-from torchglass.views.formats import (
+from torchglass.tables.text import (
+    TextColumn,
+    ends,
     first_shape,
+    fitted,
     format_bytes,
     format_count,
     format_ns,
     format_shape,
     harmless,
+    lined_up,
     plural,
     shape_text,
     sparkline,

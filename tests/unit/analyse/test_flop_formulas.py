@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchglass.analyse.flop_formulas import formula_of
-from torchglass.analyse.flops import is_free
+from torchglass.analyse.flop_formulas import formula_of, is_free
 
 WEIGHTS = [(12, 3), (12, 4), (12,), (12,)]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchglass.blocks import collector_paused
+from torchglass.errors import collector_paused
 
 
 @pytest.fixture(autouse=True)

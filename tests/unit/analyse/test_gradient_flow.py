@@ -7,7 +7,7 @@ import pytest
 
 from tests import make
 from torchglass.analyse.gradient_flow import gradient_norms, layers, update_ratios
-from torchglass.records.series import FIELDS, Points, Series, SeriesId
+from torchglass.records.run import FIELDS, Points, Series, SeriesId
 
 MODEL = make.model(
     {"children": {"b": {"weight": (2, 2), "bias": (2,)}, "a": {"weight": (2,)}, "c": {}}}

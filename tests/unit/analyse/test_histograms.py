@@ -19,7 +19,7 @@ from torchglass.analyse.histograms import (
     quantiles,
     rebinned,
 )
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
 
 
 def stats_of(values: npt.NDArray[np.float64]) -> Stats:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests import make
-from torchglass.analyse.model_diff import Comparison, SlotChange, compare
+from torchglass.analyse.model_diff import ModelDiff, SlotChange, compare
 from torchglass.records.model import Model
 
 LINEAR = "torch.nn.Linear"
@@ -22,7 +22,7 @@ def linear(*shape: int) -> make.Tree:
     return {"class": LINEAR, "weight": shape}
 
 
-def verdicts(comparison: Comparison) -> Mapping[str, str]:
+def verdicts(comparison: ModelDiff) -> Mapping[str, str]:
     return {path: change.verdict for path, change in comparison.changes.items()}
 
 
@@ -34,7 +34,7 @@ def test_a_model_does_not_differ_from_itself() -> None:
 
 def test_what_only_one_of_them_has_is_added_or_removed() -> None:
     before = model(a=linear(2, 3), old=linear(2, 2))
-    after = model(a=linear(2, 3), new=linear(2, 2))
+    after = model(a=linear(2, 3), new=linear(2, 7))
 
     assert verdicts(compare(before, after)) == {"new": "added", "old": "removed"}
 
@@ -42,7 +42,7 @@ def test_what_only_one_of_them_has_is_added_or_removed() -> None:
 def test_both_stand_in_one_tree_at_their_places() -> None:
     inner = {"children": {"x": linear(1), "y": linear(1)}}
     before = model(a=inner, b={"children": {"z": linear(2)}})
-    after = model(a={"children": {"x": linear(1), "w": linear(1)}})
+    after = model(a={"children": {"x": linear(1), "w": linear(5)}})
 
     joined = compare(before, after).model
 

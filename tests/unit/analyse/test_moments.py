@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.analyse.test_histograms import stats_of
 from torchglass.analyse.histograms import joined
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 some_numbers = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), max_size=20)
 

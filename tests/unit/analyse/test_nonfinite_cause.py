@@ -8,7 +8,7 @@ from tests import make
 from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.json_data import from_json_data, to_json_data
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 
 def seen(

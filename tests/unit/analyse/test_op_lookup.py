@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.op_names import Lookup, OpLabels
+from torchglass.analyse.trace import Lookup, OpLabels
 from torchglass.errors import LookupFailedError
 
 OPS = (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import count
 
 from tests import make
-from torchglass.analyse.op_names import longest_loop, passes
+from torchglass.analyse.trace import longest_loop, passes
 from torchglass.records.trace import OpId, OpRecord
 
 

@@ -23,7 +23,7 @@ def test_nan_on_one_rank_only_is_said_with_its_place() -> None:
 
     assert (finding.severity, finding.step, finding.facts["rank"]) == ("error", 40, 3)
     assert finding.message == (
-        "rank 3 has NaN or Inf since step 40, first in fc.weight.grad; no other rank has"
+        "rank 3 has NaN or Inf since step 40, first in fc.weight.grad; all other ranks are finite"
     )
 
 
@@ -41,7 +41,7 @@ def test_a_rank_that_stopped_is_named(finished: bool) -> None:
     (finding,) = compare([healthy(0), healthy(1), healthy(2, last_step=60, finished=finished)])
 
     how = "ended" if finished else "stopped"
-    assert finding.message == f"rank 2 {how} at step 60, while others went on to 100"
+    assert finding.message == f"rank 2 {how} at step 60, but others reached 100"
 
 
 def test_a_rank_that_is_just_being_written_has_not_stopped() -> None:

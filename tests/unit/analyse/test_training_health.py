@@ -5,7 +5,7 @@ import pytest
 from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.training_health import MOST_FINDINGS, TrainingHealth
 from torchglass.analyse.training_rules import Observation
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 
 def stats(size: float = 1.0, *, count: int = 64, nan: int = 0, inf: int = 0) -> Stats:

@@ -19,7 +19,7 @@ from torchglass.capture.tensor_reader import (
     StatisticsReading,
 )
 from torchglass.records.calls import Level
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
 
 
 def put(reader: StatisticsReader, tensor: torch.Tensor) -> StatisticsReading:

@@ -5,8 +5,7 @@ import math
 
 from tests import make
 from torchglass.records.json_data import from_json_data, nan_as_none, to_json_data
-from torchglass.records.model import ClassSource, Model
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import ClassSource, Model, TensorSpec
 
 
 def test_a_model_comes_back_from_json_as_it_was() -> None:

@@ -13,7 +13,7 @@ from tests.timings import timing
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.measures import CallPath, FlopRecord, OpFlopRecord
 from torchglass.results.flops import Flops
-from torchglass.views.formats import format_flops
+from torchglass.tables.text import format_flops
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
 FC = OpFlopRecord(

@@ -12,7 +12,7 @@ import pytest
 from tests.inspections import call, inspected, tensor
 from torchglass.errors import StoreError
 from torchglass.records.calls import CallCost, InspectedModel, InspectedModule
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.results.inspection import SCHEMA_FILE, Inspection, inspection_dict, read_json
 
 

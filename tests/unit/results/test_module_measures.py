@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchglass.analyse.flops import Amount, ModuleFlops
 from torchglass.analyse.latency import ModuleTime, Times
 from torchglass.analyse.memory import MemoryUse, ModuleMemory
 from torchglass.records.measures import StageTime
+from torchglass.results.flops import Amount, ModuleFlops
 from torchglass.results.report import measures
 
 

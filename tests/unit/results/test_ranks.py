@@ -10,13 +10,11 @@ import pytest
 from tests.recorded import MODEL
 from tests.unit.analyse.test_histograms import histogram_of, stats_of
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
-from torchglass.records.graph import Graph
-from torchglass.records.reader import Reader
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesId, point_values
+from torchglass.records.run import Frame, Point, Reader, RunRecord, SeriesId, point_values
+from torchglass.records.trace import Graph
 from torchglass.results.ranks import LOST_NS, RanksReader
 from torchglass.results.run import SavedRun, open_run
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 RANKS = 4
@@ -148,7 +146,7 @@ def test_a_nan_on_rank_3_only_and_a_straggler_are_seen(tmp_path: Path) -> None:
         report = run.compare_ranks()
 
     assert [finding.message for finding in report.findings] == [
-        "rank 3 has NaN or Inf since step 7, first in fc.output; no other rank has",
+        "rank 3 has NaN or Inf since step 7, first in fc.output; all other ranks are finite",
         "rank 1 takes 2.4 times as long as the others in time.forward",
     ]
     text = str(report)
@@ -184,7 +182,7 @@ def test_a_killed_rank_is_seen_and_not_waited_for(tmp_path: Path) -> None:
         assert run.last_step == 199
         assert not run.finished
         (finding,) = run.compare_ranks().findings
-    assert finding.message == "rank 3 stopped at step 29, while others went on to 199"
+    assert finding.message == "rank 3 stopped at step 29, but others reached 199"
     gone.close()
 
 
@@ -240,4 +238,4 @@ def test_a_rank_whose_file_cannot_be_read_is_left_out_and_named(folder: Path) ->
 def test_a_run_of_one_file_is_its_only_rank(folder: Path) -> None:
     with open_run(folder / "net-rank2.glass") as run:
         assert run.ranks == {2: run}
-        assert str(run.compare_ranks()).endswith("nothing sets one rank apart from the others")
+        assert str(run.compare_ranks()).endswith("No rank differs from the others.")

@@ -16,7 +16,7 @@ from tests import make
 from torchglass.errors import LookupFailedError
 from torchglass.records.calls import CallTensor, ForwardStats, Level, ModuleStatistics, Totals
 from torchglass.records.json_data import from_json_data
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.results.statistics import Recording
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.series import Frame, point_values
-from torchglass.records.tensors import Histogram
+from torchglass.records.model import Histogram
+from torchglass.records.run import Frame, point_values
 from torchglass.results.run import SavedRun, open_run
 from torchglass.store.writer import FileSink
 

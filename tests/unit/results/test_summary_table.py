@@ -6,7 +6,7 @@ from tests import make
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
 from torchglass.results.summary import Summary
-from torchglass.views.formats import width
+from torchglass.tables.text import width
 
 
 def table(model: Model, calls: list[CallRecord] | None = None, *names: str) -> list[str]:

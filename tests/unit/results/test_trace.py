@@ -14,8 +14,7 @@ from torch import nn
 import torchglass as tg
 from tests import make
 from tests.zoo_trace import Recurrent, traced
-from torchglass.blocks import collector_paused
-from torchglass.errors import LookupFailedError, StoreError, ViewError
+from torchglass.errors import LookupFailedError, StoreError, ViewError, collector_paused
 from torchglass.records.model import Model
 from torchglass.records.trace import OpId
 from torchglass.results.files import LoadedPass

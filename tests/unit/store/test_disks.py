@@ -12,7 +12,7 @@ import pytest
 from tests.recorded import MODEL, ROOT, RUN, put_step
 from torchglass.errors import StoreError, TorchglassWarning
 from torchglass.store import schema
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.schema import deepest, file_system_of, is_over_a_network
 from torchglass.store.writer import FileSink
 

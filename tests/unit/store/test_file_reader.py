@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, going_on, stats, write_run
-from torchglass.records.series import point_values
+from torchglass.records.run import point_values
 from torchglass.store import run_file
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 WRITE_WHEN_ASKED = """

@@ -8,12 +8,10 @@ import pytest
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
 from torchglass.records.findings import Findings
-from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.measures import Measures
-from torchglass.records.reader import Reader, Sink
-from torchglass.records.series import Frame, Series, SeriesId, point_values
-from torchglass.store.file_reader import FileReader
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Frame, Reader, Series, SeriesId, Sink, point_values
+from torchglass.records.trace import Graph, Node, NodeId
+from torchglass.store.readers import FileReader, MemoryStore
 from torchglass.store.writer import FileSink
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.recorded import MODEL, RUN, put_step, write_run
 from torchglass.errors import StoreError, TorchglassWarning
-from torchglass.records.run import RunRecord, Session
-from torchglass.records.series import Frame
-from torchglass.store.file_reader import FileReader
+from torchglass.records.run import Frame, RunRecord, Session
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 LATER = RunRecord(name="today", created_ns=RUN.created_ns + 1, host="there")

@@ -14,7 +14,7 @@ import pytest
 from tests.recorded import RUN, put_step, write_run
 from torchglass.errors import SchemaError, StoreError
 from torchglass.records.trace import TraceRecord
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 NOBODY = 65534

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import RUN
-from torchglass.records.series import Frame
+from torchglass.records.run import Frame
 from torchglass.store import schema, writer
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.run_file import FEWEST_FRAMES, PackedFrame, PendingWrites, RunFile, choose
 from torchglass.store.step_blobs import Blobs
 from torchglass.store.writer import FileSink

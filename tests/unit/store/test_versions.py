@@ -13,13 +13,11 @@ import pytest
 
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
-from torchglass.records.graph import Graph
 from torchglass.records.json_data import to_json_data
-from torchglass.records.run import Session
-from torchglass.records.series import Frame, point_values
-from torchglass.records.trace import TraceRecord
+from torchglass.records.run import Frame, Session, point_values
+from torchglass.records.trace import Graph, TraceRecord
 from torchglass.store import schema
-from torchglass.store.file_reader import FileReader, read_trace
+from torchglass.store.readers import FileReader, read_trace
 from torchglass.store.writer import FileSink
 
 VERSION_1 = """

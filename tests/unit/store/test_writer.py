@@ -17,11 +17,11 @@ import pytest
 from tests.recorded import ROOT, RUN, put_step, stats
 from torchglass.errors import TorchglassWarning
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.graph import Graph
-from torchglass.records.series import Frame
-from torchglass.records.tensors import Histogram
+from torchglass.records.model import Histogram
+from torchglass.records.run import Frame
+from torchglass.records.trace import Graph
 from torchglass.store import schema, writer
-from torchglass.store.file_reader import FileReader
+from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink
 
 WRITE_UNTIL_KILLED = """

@@ -15,9 +15,9 @@ from torchglass.tables.text import (
     lined_up,
     note_lines,
     shortened,
+    width,
     wrapped,
 )
-from torchglass.views.formats import width
 
 COLUMNS = [
     TextColumn(["Module", "├─ fc"], right=False),

@@ -12,7 +12,7 @@ from torch import nn
 import torchglass as tg
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Footprint, Measures
-from torchglass.records.reader import Document
+from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
 from torchglass.targets.readers import reader_of_result
 

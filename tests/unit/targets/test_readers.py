@@ -12,9 +12,8 @@ from torch import nn
 
 from tests import make
 from torchglass.errors import TargetError
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Frame, RunRecord
+from torchglass.store.readers import MemoryStore
 from torchglass.store.writer import FileSink
 from torchglass.targets.readers import is_live, is_reader, open_reader, read
 

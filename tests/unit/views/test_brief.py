@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.views.module_signature import brief, kernel_size
+from torchglass.views.model_text import brief, kernel_size
 
 
 @pytest.mark.parametrize(

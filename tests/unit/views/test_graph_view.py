@@ -14,7 +14,7 @@ import pytest
 
 from tests import make
 from torchglass.errors import ViewError
-from torchglass.records.graph import (
+from torchglass.records.trace import (
     Edge,
     Graph,
     Node,
@@ -23,13 +23,11 @@ from torchglass.records.graph import (
     NodeId,
     PassInfo,
     Repetition,
+    SourceLine,
 )
-from torchglass.records.trace import SourceLine
 from torchglass.views.graph.arrange import arrange, arrange_in_rows
-from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.graphviz import DotGraph, graphviz
-from torchglass.views.graph.labels import ranges
-from torchglass.views.graph.layout import FLOW_DIRECTIONS, Area, Direction, GraphLayout
+from torchglass.views.graph.layout import FLOW_DIRECTIONS, Area, Direction, GraphLayout, wrap
 from torchglass.views.graph.render import draw
 from torchglass.views.graph.style import (
     DARK,
@@ -39,6 +37,7 @@ from torchglass.views.graph.style import (
     Palette,
     contrast,
     mix,
+    ranges,
     text_on,
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchglass.records.model import ClassSource
-from torchglass.views.module_signature import forward_signature, misled_class
+from torchglass.views.model_text import forward_signature, misled_class
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ Net raised RuntimeError: shapes
         x = self.body(x)
 
   What would fit here
-    • give it an input of 5×8
-    • make the layer Linear(4, 2)
+    • pass an input of shape 5×8
+    • use Linear(4, 2)
 
   The last operations before it
     input_1_0   5×3
@@ -129,7 +129,7 @@ def test_html_says_the_same_and_nothing_in_it_is_markup(tmp_path: Path) -> None:
     assert "<td>head.weight" not in html
     assert "<td>parameter head.weight</td>" in html
     assert "<code>x = self.body(x)</code>" in html
-    assert "<li>make the layer Linear(4, 2)</li>" in html
+    assert "<li>use Linear(4, 2)</li>" in html
 
 
 def test_a_pass_that_ran_is_two_lines() -> None:

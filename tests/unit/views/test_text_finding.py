@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.records.findings import Evidence, Finding, ReplayRecord
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.records.trace import SourceLine
 from torchglass.views.failure_text import finding_text, findings_text, replay_text
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests import make
 from torchglass.analyse.trace import TraceStructure
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.records.trace import OpId, SourceLine
 from torchglass.views.trace_text import TensorPreview, op_line, op_text, trace_text
 

@@ -9,7 +9,7 @@ import pytest
 from tests import make
 from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
-from torchglass.views.formats import width
+from torchglass.tables.text import width
 from torchglass.views.model_text import tree_text
 
 
@@ -86,7 +86,7 @@ def test_whom_a_weight_is_tied_to_goes_before_what_a_module_does() -> None:
     lines = tree_text(summarize(model), 40).splitlines()
 
     assert lines[3] == "└── head: Linear [6 params, tied]"
-    assert "hidden at 40 columns: what is tied;" in " ".join(" ".join(lines).split())
+    assert "hidden at 40 columns: tied names;" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("room", [16, 30, 50])

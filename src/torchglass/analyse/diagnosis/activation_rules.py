@@ -8,15 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchglass.analyse.diagnosis.rule import finding, named, rule, share, short
-from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
+from torchglass.analyse.diagnosis.training_view import TrainingView, lasting, median
 from torchglass.records.findings import Finding
 from torchglass.records.training import Probe
 
 _NO_VARIATION = 1e-3
+_FADED_SHARE = 0.15
 
 
 def _times(probe: Probe) -> int:
-    """How many of the last looks must agree: fewer where there were few."""
+    """How many of the latest measurements must agree; fewer if there are few."""
     return 3 if len(probe.track.values) > 6 else 2
 
 
@@ -114,7 +115,7 @@ def _saturated_recurrence(view: TrainingView) -> Iterator[Finding]:
     "attention-logit-growth",
     "attention-collapse",
     family="activations",
-    title="Attention looks at one place only",
+    title="Attention attends to one position only",
     explains=("loss-plateau", "vanishing-gradient", "loss-spike", "loss-diverges", "nan", "inf"),
 )
 def attention_collapse(view: TrainingView) -> Iterator[Finding]:
@@ -152,9 +153,9 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 is_choice = logit.function == "softmax" and _is_choice(view, logit.path)
                 yield finding(
                     "saturated" if is_choice else "attention-collapse",
-                    f"{'The softmax' if is_choice else 'Attention'} in {named(logit.path)} looks "
-                    f"at one place only: its entropy is {share(entropy.track.values[-1])} of the "
-                    "largest, with logits up to "
+                    f"{'The softmax' if is_choice else 'Attention'} in {named(logit.path)} puts "
+                    "all weight on one position: its entropy is "
+                    f"{share(entropy.track.values[-1])} of the maximum, with logits up to "
                     f"{short(last)}",
                     path=logit.path,
                     first_step=since,
@@ -166,7 +167,7 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
 
 
 def _is_choice(view: TrainingView, path: str) -> bool:
-    """Whether a softmax chooses for a whole sample, as a gate does, and not between places."""
+    """Whether a softmax chooses for a whole sample, as a gate does, and not between positions."""
     return any(one.path == path for one in view.probes("choice"))
 
 
@@ -215,7 +216,7 @@ def _mixtures(view: TrainingView) -> dict[str, list[str]]:
 
 
 def _tokens(view: TrainingView, path: str) -> float:
-    """The number of values that a module put out over the whole training."""
+    """The number of values that a module returned over the whole training."""
     track = view.series.get((path, "output"))
     return float(track.column("count").sum()) if track is not None else 0.0
 
@@ -301,6 +302,8 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
     collapsed = []
     position = view.order
     for probe in view.probes("batch variation"):
+        if probe.track.values[-1] >= _NO_VARIATION:
+            continue
         since = lasting(
             probe.track,
             lambda value: value < _NO_VARIATION,
@@ -337,12 +340,38 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
     )
 
 
+def _faded_output(view: TrainingView) -> Iterator[Finding]:
+    """The output of a layer shrinks to almost nothing, whatever its input."""
+    weights = {one.name.rpartition(".")[0] for one in view.weights}
+    for track in view.outputs[:-1]:
+        if track.path not in weights or len(track) < 3:
+            continue
+        first, last = float(track.first().size[0]), float(track.last(3).size.max())
+        if 0 < last < min(_FADED_SHARE * first, 0.1):
+            yield finding(
+                "representation-collapse",
+                f"The output of {named(track.path)} fades: {short(first)} at first, {short(last)} "
+                "now, so it carries almost no information about the input",
+                severity="info",
+                path=track.path,
+                series=track.label,
+                first_step=int(track.steps[int((track.size < _FADED_SHARE * first).argmax())]),
+                last_step=int(track.steps[-1]),
+                evidence={"size": last, "at first": first},
+                confidence=0.5,
+                remedy="Look for a term of the loss that pulls it to 0, such as a KL divergence "
+                "with too large a weight",
+            )
+            return
+
+
 def _shrinking_output(view: TrainingView) -> Iterator[Finding]:
     """The outputs for different samples come closer and closer to each other."""
+    yield from _faded_output(view)
     paths = _output_paths(view) | {path for path in view.order if "." not in path}
     for probe in view.probes("batch variation"):
         first, last = probe.track.values[0], probe.track.values[-1]
-        if probe.path in paths and len(probe.track.values) >= 4 and last < min(0.15, 0.4 * first):
+        if probe.path in paths and len(probe.track.values) >= 3 and last < min(0.15, 0.4 * first):
             yield finding(
                 "representation-collapse",
                 f"The output of {named(probe.path)} becomes the same for all samples: it varied by "
@@ -362,7 +391,7 @@ def _shrinking_output(view: TrainingView) -> Iterator[Finding]:
 
 def _inputs_vary(view: TrainingView) -> bool:
     track = view.series.get(("", "input.0"))
-    return track is None or bool(np.median(track.column("std")) > 0)
+    return track is None or bool(median(track.column("std")) > 0)
 
 
 @rule(
@@ -384,7 +413,7 @@ def growing_activations(view: TrainingView) -> Iterator[Finding]:
         ]
         if len(tracks) < 4 or len({child.class_name for child in children}) > 1:
             continue
-        sizes = [float(np.median(track.size[-4:])) for track in tracks]
+        sizes = [median(track.last(4).size) for track in tracks]
         if not all(map(math.isfinite, sizes)) or min(sizes) <= 0:
             continue
         if sizes[-1] > 100 * sizes[0] and np.mean(np.diff(sizes) > 0) > 0.8:

@@ -8,8 +8,10 @@ from typing import Literal
 
 from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its rules
     activation_rules,
+    data_rules,
     dynamics_rules,
     gradient_rules,
+    loss_rules,
     optimizer_rules,
     setup_rules,
 )
@@ -42,7 +44,7 @@ def all_rules() -> dict[str, Rule]:
 
 
 def verdict(findings: Iterable[Finding], status: RunStatus | None = None) -> Verdict:
-    """How a training is, in a word; one that was stopped by an exception or killed is broken."""
+    """The verdict in one word; a training that was killed or stopped by an exception is broken."""
     worst = {one.severity for one in findings}
     has_failed = status is not None and status.state in ("stopped", "killed")
     return (
@@ -124,7 +126,7 @@ def _backward_origin(same: Sequence[Finding]) -> Finding | None:
 
 
 def _origin(one: Finding) -> tuple[int, int]:
-    """What is nearest to the cause: of one step first what enters, then the forward, then the rest.
+    """Sort key by distance to the cause: in a step first inputs, then the forward, then the rest.
 
     A finding of the same step and place in this order is the first that was measured.
     """

@@ -8,22 +8,19 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.analyse.diagnosis.data_rules import unusual_batch
+from torchglass.analyse.diagnosis.loss_rules import chance_loss, is_supervised
 from torchglass.analyse.diagnosis.rule import finding, rule, short
-from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, TrainingView
+from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, TrainingView, median
 from torchglass.records.findings import Finding
 
 _FEWEST = 12
-_SUPERVISED = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "CtcLoss")
 
 
 def _finite(track: SeriesTrack) -> tuple[npt.NDArray[np.int64], Numbers]:
     values = track.values[:, 0]
     kept = np.isfinite(values)
     return track.steps[kept], values[kept]
-
-
-def _is_supervised(view: TrainingView) -> bool:
-    return any(loss.function.startswith(_SUPERVISED) for loss in view.facts.losses)
 
 
 @rule(
@@ -38,11 +35,11 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         steps, values = _finite(track)
         if len(values) < _FEWEST:
             continue
-        start = float(np.median(values[: max(3, len(values) // 10)]))
-        end = float(np.median(values[-max(3, len(values) // 4) :]))
-        if _is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
+        start = median(values[: max(3, len(values) // 10)])
+        end = median(values[-max(3, len(values) // 4) :])
+        if is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
             yield _maximised(track, steps, start, end)
-        elif end < -10 * max(1.0, abs(start)) and end < 2 * np.median(values[: len(values) // 2]):
+        elif end < -10 * max(1.0, abs(start)) and end < 2 * median(values[: len(values) // 2]):
             yield _unbounded(track, steps, start, end)
         elif values.min() >= 0 and start > 0 and end > 3 * start:
             above = np.nonzero(values > 3 * start)[0]
@@ -66,7 +63,7 @@ def _unbounded(
 ) -> Finding:
     return finding(
         "loss-diverges",
-        f"The loss falls without end: {short(start)} at first, {short(end)} now",
+        f"The loss decreases without bound: {short(start)} at first, {short(end)} now",
         series=track.label,
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
@@ -105,11 +102,11 @@ def loss_spike(view: TrainingView) -> Iterator[Finding]:
             continue
         at = _spike(values)
         # What stands out at a ten-thousandth of the first loss is of no interest.
-        if at is None or values[at] < 0.5 * np.median(values[:3]):
+        if at is None or values[at] < 0.5 * median(values[:3]):
             continue
-        around = float(np.median(np.r_[values[max(0, at - 8) : at], values[at + 1 : at + 9]]))
+        around = median(np.r_[values[max(0, at - 8) : at], values[at + 1 : at + 9]])
         step = int(steps[at])
-        batch = _batch_at(view, step)
+        batch = unusual_batch(view, step)
         yield finding(
             "loss-spike",
             f"The loss spikes at step {step}: {short(float(values[at]))}, around it "
@@ -127,27 +124,18 @@ def loss_spike(view: TrainingView) -> Iterator[Finding]:
 def _spike(values: Numbers) -> int | None:
     """The largest value that stands out from both sides, if there is one."""
     found = None
+    every = values.tolist()
     for at in range(5, len(values) - 2):
         before, after = values[max(0, at - 10) : at], values[at + 1 : at + 6]
-        usual = float(np.median(before))
-        spread = float(np.median(np.abs(before - usual))) * 1.48
+        if every[at] <= 4 * min(every[max(0, at - 10) : at]):
+            continue
+        usual = median(before)
+        spread = median(np.abs(before - usual)) * 1.48
         is_high = values[at] > usual + 12 * spread and values[at] > 4 * usual and usual > 0
-        comes_back = float(np.median(after)) < 0.5 * values[at]
+        comes_back = median(after) < 0.5 * values[at]
         if is_high and comes_back and (found is None or values[at] > values[found]):
             found = at
     return found
-
-
-def _batch_at(view: TrainingView, step: int) -> str:
-    """What was special about the batch of a step."""
-    track = view.series.get(("", "input.0"))
-    if track is None or step not in track.steps.tolist():
-        return ""
-    at = track.steps.tolist().index(step)
-    usual = float(np.median(track.size))
-    if usual > 0 and track.size[at] > 3 * usual:
-        return f"; the input of that batch is {track.size[at] / usual:.0f} times as large as usual"
-    return ""
 
 
 @rule(
@@ -156,7 +144,7 @@ def _batch_at(view: TrainingView, step: int) -> str:
     title="The loss never falls",
 )
 def loss_plateau(view: TrainingView) -> Iterator[Finding]:
-    """The loss is at the end what it was at the start, although the weights are updated."""
+    """The loss is the same at the end as at the start, although the weights are updated."""
     for track in view.losses:
         steps, values = _finite(track)
         if len(values) < 2 * _FEWEST or values.min() < 0:
@@ -165,7 +153,7 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
         start, end = values[: max(3, quarter // 2)], values[-quarter:]
         noise = math.sqrt(start.var() / len(start) + end.var() / len(end))
         drop = float(start.mean() - end.mean())
-        chance = _chance(view)
+        chance = chance_loss(view)
         is_chance = chance is not None and 0.9 * chance < end.mean() < 1.5 * chance
         has_fallen = drop > max(0.03 * start.mean(), 0) and drop > 2 * noise
         # Many models begin above chance: falling to it is not learning.
@@ -173,7 +161,7 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
         if (has_fallen and not (is_chance and is_flat)) or end.mean() > 1.5 * start.mean():
             continue
         rates = view.facts.lr.values
-        is_warming_up = len(rates) > 2 and rates[-1] > 1.5 * float(np.median(rates))
+        is_warming_up = len(rates) > 2 and rates[-1] > 1.5 * median(rates)
         # The losses of networks that play against each other need not fall.
         is_game = len(view.facts.optimizers) > 1 and len(view.losses) > 1
         yield finding(
@@ -190,13 +178,3 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
             remedy="Check that labels belong to their inputs, then overfit one batch: "
             "tg.diagnose(model, batch, loss=…, optimizer=…)",
         )
-
-
-def _chance(view: TrainingView) -> float | None:
-    """The loss of a model that guesses, if the loss function tells it."""
-    for loss in view.facts.losses:
-        if loss.function.startswith("NllLoss") and len(loss.input_shape) > 1:
-            return math.log(max(2, loss.input_shape[1]))
-        if loss.function.startswith("BinaryCrossEntropy"):
-            return math.log(2)
-    return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
 from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
-from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting
+from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
 from torchglass.records.findings import Finding
 from torchglass.records.training import GradientStop, ParameterFacts
 
@@ -125,7 +125,7 @@ def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence
         source=stop.source if stop is not None else None,
         op=stop.function if stop is not None else "",
         evidence={"parameters": [one.name for one in without[:20]], "gradient": evidence},
-        remedy="Remove detach(), .data, .item() or torch.no_grad() from the way to the loss, and "
+        remedy="Remove detach(), .data, .item() or torch.no_grad() from the path to the loss, and "
         "check that the output is used in the loss",
     )
 
@@ -153,6 +153,10 @@ def _layers(view: TrainingView, name: str) -> list[SeriesTrack]:
     ]
 
 
+def _usual_norm(track: SeriesTrack) -> float:
+    return median(track.last(8).norm)
+
+
 def _trend(values: Sequence[float]) -> tuple[float, float]:
     """The slope of log10 over depth, and how well a line fits it (the correlation)."""
     logs = np.log10(np.maximum(np.array(values), 1e-300))
@@ -174,15 +178,15 @@ def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
         layers = _layers(view, name)
         if len(layers) < _FEWEST_LAYERS:
             continue
-        norms = [float(np.median(track.norm[-8:])) for track in layers]
-        if not all(np.isfinite(norms)) or max(norms) <= 0:
-            continue
-        slope, fit = _trend(norms)
         is_back = name == "output.grad"
-        first, last = (norms[0], norms[-1]) if is_back else (norms[-1], norms[0])
+        first, last = (_usual_norm(track) for track in (layers[0], layers[-1]))
+        first, last = (first, last) if is_back else (last, first)
         # Exactly nothing is another problem. Deep plain networks lose much and may still learn.
-        is_lost = 0 < first < (_WEAK if view.is_stuck else _FADED) * last
-        if not is_lost or (fit if is_back else -fit) < 0.8:
+        if not 0 < first < (_WEAK if view.is_stuck else _FADED) * last:
+            continue
+        norms = [_usual_norm(track) for track in layers]
+        slope, fit = _trend(norms) if all(np.isfinite(norms)) else (0.0, 0.0)
+        if (fit if is_back else -fit) < 0.8:
             continue
         at = layers[0] if is_back else layers[-1]
         yield finding(
@@ -213,11 +217,14 @@ def exploding_gradient(view: TrainingView) -> Iterator[Finding]:
     layers = _layers(view, "output.grad")
     if len(layers) < _FEWEST_LAYERS:
         return
-    norms = [float(track.norm[0]) for track in layers]
+    start, end = (float(track.first().norm[0]) for track in (layers[0], layers[-1]))
+    if not start > end / _FADED > 0:
+        return
+    norms = [float(track.first().norm[0]) for track in layers]
     if not all(np.isfinite(norms)) or min(norms) <= 0:
         return
     slope, fit = _trend(norms)
-    if norms[0] <= norms[-1] / _FADED or fit > -0.8:
+    if fit > -0.8:
         return
     yield finding(
         "exploding-gradient",

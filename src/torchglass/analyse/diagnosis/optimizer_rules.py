@@ -10,12 +10,14 @@ from itertools import pairwise
 import numpy as np
 
 from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
-from torchglass.analyse.diagnosis.training_view import TrainingView
+from torchglass.analyse.diagnosis.training_view import TrainingView, median
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
 
 _NOTHING_MOVES = 3e-7
 """Updates below this share of the weights are lost in the rounding of float32."""
+_FEWEST_STILL = 4
+"""This many recorded steps without a change of any weight are not explained by rounding."""
 _TOO_LARGE = 0.05
 """Weights that change by this share at every step forget what they learned."""
 
@@ -129,7 +131,7 @@ def frozen(view: TrainingView) -> Iterator[Finding]:
     explains=("loss-plateau", "lr-too-low", "clipped-to-nothing"),
 )
 def lr_zero(view: TrainingView) -> Iterator[Finding]:
-    """The learning rate is 0 from some step on, so nothing moves any more."""
+    """The learning rate is 0 from some step on, so the weights no longer change."""
     rates = view.facts.lr
     zeros = 0
     for rate in reversed(rates.values):
@@ -207,12 +209,12 @@ def _decayed_early(view: TrainingView) -> Iterator[Finding]:
 
 
 def _lr_for(rate: float, update: float) -> float:
-    """A rate at which updates would have a usual size, at most 0.1."""
+    """A learning rate at which updates would have a usual size, at most 0.1."""
     return min(0.1, rate * 1e-3 / update) if update > 0 else 1e-3
 
 
 def _largest_updates(view: TrainingView) -> list[float]:
-    """The largest size of an update that each weight has ever seen, relative to the weight."""
+    """The largest update of each weight so far, relative to the weight."""
     found = [max(one.updates.values) for one in view.weights if one.updates.values]
     return [one for one in found if math.isfinite(one)]
 
@@ -221,7 +223,7 @@ def _is_clipped(view: TrainingView) -> bool:
     """Whether the length of all gradients is the same at each step."""
     _, norms = view.gradient_norm
     norms = norms[np.isfinite(norms)]
-    return len(norms) >= 4 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
+    return len(norms) >= 3 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
 
 
 @rule(
@@ -232,10 +234,10 @@ def _is_clipped(view: TrainingView) -> bool:
 )
 def clipped_to_nothing(view: TrainingView) -> Iterator[Finding]:
     """All gradients together have the same tiny length at each step, and nothing moves."""
-    steps, norms = view.gradient_norm
     largest = _largest_updates(view)
-    if not _is_clipped(view) or not largest or max(largest) >= 1e-5 or not view.is_stuck:
+    if not view.is_stuck or not largest or max(largest) >= 1e-5 or not _is_clipped(view):
         return
+    steps, norms = view.gradient_norm
     yield finding(
         "clipped-to-nothing",
         f"Gradients are clipped to a norm of {short(float(norms[-1]))} at every step; updates "
@@ -263,7 +265,7 @@ def lr_too_high(view: TrainingView) -> Iterator[Finding]:
         for step, value in zip(one.updates.steps, one.updates.values, strict=True):
             if math.isfinite(value):
                 by_step.setdefault(step, []).append(value)
-    usual = {step: statistics.median(values) for step, values in by_step.items()}
+    usual = {step: median(values) for step, values in by_step.items()}
     large = [step for step, value in usual.items() if value > _TOO_LARGE]
     is_often = len(large) >= max(1, len(usual) // 3)
     # One update of the size of the weights is enough to lose them.
@@ -302,7 +304,7 @@ def _is_harmed(view: TrainingView, largest: float) -> bool:
                 return True
             continue
         # The first loss is that of the model before its first update.
-        start, end = float(values[0]), float(np.median(values[-max(2, len(values) // 4) :]))
+        start, end = float(values[0]), median(values[-max(2, len(values) // 4) :])
         if start > 0 and end > 0.95 * start and values.max() > 2 * start:
             return True
     return False
@@ -365,11 +367,11 @@ def scaler_skips(view: TrainingView) -> Iterator[Finding]:
     """The scale of a GradScaler falls again and again, because gradients overflow at each step."""
     scales = view.facts.scales.values
     lowered = sum(later < earlier for earlier, later in pairwise(scales))
-    is_never = not view.facts.updates and view.facts.backwards >= 5
+    is_never = lowered > 0 and not view.facts.lr.steps and view.facts.backwards >= 5
     # A scaler that begins far too high skips many steps until it has found its scale.
     recent = sum(later < earlier for earlier, later in pairwise(scales[-9:]))
     is_lost = lowered >= 8 and (scales[-1] < 1 or recent >= 4)
-    if not scales or not (is_never or is_lost):
+    if not (is_never or is_lost):
         return
     often = "every step" if is_never else f"{lowered} steps"
     yield finding(
@@ -393,7 +395,9 @@ def scaler_skips(view: TrainingView) -> Iterator[Finding]:
 def optimizer_not_stepped(view: TrainingView) -> Iterator[Finding]:
     """There is an optimizer and there are backwards, but no step of the optimizer."""
     facts = view.facts
-    if facts.optimizers and not facts.lr.steps and facts.backwards >= 10 and not facts.scales:
+    # A GradScaler that skips a step lowers its scale.
+    has_skipped = any(later < earlier for earlier, later in pairwise(facts.scales.values))
+    if facts.optimizers and not facts.lr.steps and facts.backwards >= 3 and not has_skipped:
         yield finding(
             "optimizer-not-stepped",
             f"{facts.optimizers[0].name} never steps: there were {facts.backwards} backwards and "
@@ -408,11 +412,12 @@ def optimizer_not_stepped(view: TrainingView) -> Iterator[Finding]:
 @rule(
     "lost-updates",
     family="optimizer",
-    title="Updates are lost in half precision",
+    title="Updates are lost",
     explains=("loss-plateau", "lr-too-low"),
 )
 def lost_updates(view: TrainingView) -> Iterator[Finding]:
-    """Weights in half precision are too coarse for the updates: most values do not change."""
+    """The optimizer steps, but weights do not change, or most values in half precision do not."""
+    yield from _still_weights(view)
     lost = [
         one
         for one in view.weights
@@ -430,3 +435,48 @@ def lost_updates(view: TrainingView) -> Iterator[Finding]:
             evidence={"changed": moved, "expected": "above 0.9"},
             remedy="Keep the weights in float32 and use torch.autocast, or raise the learning rate",
         )
+
+
+def _still_weights(view: TrainingView) -> Iterator[Finding]:
+    """All weights stay exactly as they are, although an optimizer steps with their gradients."""
+    since = -math.inf
+    for one in view.weights:
+        since = max(since, _unchanged_since(view, one))
+        if since == math.inf:
+            return
+    rates = zip(view.facts.lr.steps, view.facts.lr.values, strict=True)
+    steps = [step for step, rate in rates if step >= since and rate > 0]
+    if len(steps) < _FEWEST_STILL:
+        return
+    yield finding(
+        "lost-updates",
+        f"The weights do not change since step {since:.0f}, although the optimizer steps with "
+        "gradients that are not 0",
+        severity="error",
+        series=view.weights[0].name,
+        first_step=int(since),
+        last_step=view.last_step,
+        evidence={"steps without a change": len(steps), "lr": view.facts.lr.values[-1]},
+        remedy="Check that optimizer.step() runs on these parameters: a compiled step, a wrapper "
+        "or a copy of the model may update something else",
+    )
+
+
+def _unchanged_since(view: TrainingView, one: ParameterFacts) -> float:
+    """The recorded step since which a weight stays the same under gradients; inf if it moves."""
+    track, gradients = view.track(one), view.track(one, ".grad")
+    if track is None or gradients is None or one.optimizer is None or len(track) < _FEWEST_STILL:
+        return math.inf
+    if (track.values[-2] != track.values[-1]).any():
+        return math.inf
+    differ = np.nonzero((track.values != track.values[-1]).any(axis=1))[0]
+    since = track.steps[differ[-1] + 1 if len(differ) else 0]
+    sizes = gradients.size[gradients.steps > since]
+    # The optimizer may have been right to leave it alone: without a gradient, or below rounding.
+    if len(sizes) < _FEWEST_STILL - 1 or not (sizes > 0).all():
+        return math.inf
+    optimizer = view.facts.optimizers[one.optimizer]
+    rate = max(optimizer.lr, default=0.0)
+    # SGD goes as far as the gradient is long, others about as far as the learning rate.
+    step = rate * float(sizes.min()) if "SGD" in optimizer.name else rate
+    return float(since) if step > _NOTHING_MOVES * float(track.size[-1]) else math.inf

@@ -1,4 +1,4 @@
-"""Rules about the set-up: modes, modules, the loss function and the data."""
+"""Rules about the set-up: modes, modules, precision, and what an exception tells."""
 
 from __future__ import annotations
 
@@ -9,23 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
-from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, share, short
-from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting
+from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
 from torchglass.records.findings import Finding
-from torchglass.records.training import LossFacts
+from torchglass.records.training import ParameterFacts
 
 _MODE_DEPENDENT = ("Dropout", "BatchNorm")
-_VIEWS = (
-    *("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "TBackward"),
-    *("Slice", "Select", "Expand", "ToCopy", "Clone", "Alias", "Index"),
-)
-"""The autograd nodes of operations that move values and do not change them."""
-_REGRESSION = ("MseLoss", "SmoothL1Loss", "HuberLoss", "Abs", "Pow")
-
-
-def _before(loss: LossFacts, skip: tuple[str, ...] = ()) -> str:
-    """The operation whose result a loss function gets."""
-    return next((name for name in loss.before if not name.startswith((*_VIEWS, *skip))), "")
 
 
 @rule(
@@ -91,8 +80,11 @@ def tiny_batch_norm(view: TrainingView) -> Iterator[Finding]:
 def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
     """The running variance stays far from the variance of the batches: eval mode will differ."""
     for probe in view.probes("running drift"):
-        since = lasting(probe.track, lambda value: value > 1.5, least=4)
-        if since is None or probe.track.steps[-1] < 30:
+        track = probe.track
+        # With the usual momentum, nothing is left of the initial statistics after 20 steps.
+        settled = sum(step >= 20 for step in track.steps)
+        since = lasting(track, lambda value: value > 1.5, least=max(2, settled))
+        if since is None or track.steps[-1] < 30:
             continue
         factor = math.exp(probe.track.values[-1])
         yield finding(
@@ -109,9 +101,123 @@ def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
 
 
 @rule(
+    "train-eval-gap",
+    family="set-up",
+    title="Evaluation and training compute different things",
+)
+def train_eval_gap(view: TrainingView) -> Iterator[Finding]:
+    """Values are dropped in eval mode, or a layer computes different values in eval mode.
+
+    A batch norm and dropout explain a difference. A layer that does not depend on the mode has
+    inputs of the same size in both and must give outputs of the same size.
+    """
+    if view.facts.active_dropouts:
+        first = view.facts.active_dropouts[0]
+        line = f" at {first.source.file}:{first.source.line}" if first.source else ""
+        call = (
+            "dropout_p=0.1 if self.training else 0"
+            if "attention" in first.function
+            else ("training=self.training")
+        )
+        yield finding(
+            "train-eval-gap",
+            f"`{first.function}` in {named(first.path)} drops values in eval mode{line}: two "
+            "evaluations of one batch differ",
+            path=first.path,
+            source=first.source,
+            op=first.function,
+            first_step=view.facts.eval_step,
+            evidence={"operations": len(view.facts.active_dropouts)},
+            confidence=0.9,
+            remedy=f"Pass {call}",
+        )
+        return
+    yield from _scale_gap(view)
+
+
+def _scale_gap(view: TrainingView) -> Iterator[Finding]:
+    """The first layer whose output has another size in eval mode, although its input has not."""
+    if not _is_near(_eval_ratio(view, "", "input.0"), 1.25):
+        return
+    for track in view.outputs:
+        ratio = _eval_ratio(view, track.path, track.name)
+        if ratio is None or _is_near(ratio, 1.25):
+            continue
+        kind = view.kind(track.path)
+        if _is_near(ratio, 3) or not kind.endswith(_SAME_IN_BOTH_MODES):
+            return
+        step = int(view.series[track.path, f"eval:{track.name}"].steps[0])
+        yield finding(
+            "train-eval-gap",
+            f"{named(track.path)} computes different values in eval mode: its output is "
+            f"{short(max(ratio, 1 / ratio))} times {'larger' if ratio > 1 else 'smaller'} than in "
+            "training, from inputs of the same size",
+            path=track.path,
+            series=f"{track.path}.eval:{track.name}",
+            first_step=step,
+            evidence={"eval / train": ratio, "expected": 1},
+            confidence=0.7,
+            remedy="Its weights differ between the modes: run a forward in training mode before "
+            "the first evaluation, or look at its parametrization (spectral_norm, weight_norm)",
+        )
+        return
+
+
+_SAME_IN_BOTH_MODES = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding")
+
+
+def _is_near(ratio: float | None, factor: float) -> bool:
+    return ratio is not None and 1 / factor < ratio < factor
+
+
+def _eval_ratio(view: TrainingView, path: str, name: str) -> float | None:
+    """How large a tensor is in the first evaluation, compared with the training at that step."""
+    train, test = view.series.get((path, name)), view.series.get((path, f"eval:{name}"))
+    if train is None or test is None or not len(train) or not len(test):
+        return None
+    at = int(np.abs(train.steps - test.steps[0]).argmin())
+    size, usual = float(test.size[0]), float(train.size[at])
+    return size / usual if usual > 0 and math.isfinite(size + usual) and size > 0 else None
+
+
+def _is_trained(one: ParameterFacts) -> bool:
+    return bool(one.requires_grad and one.with_gradient and any(one.updates.values))
+
+
+@rule(
+    "not-frozen",
+    family="set-up",
+    title="A part that should be frozen is trained",
+)
+def not_frozen(view: TrainingView) -> Iterator[Finding]:
+    """An attribute such as `frozen_stages=2` is set, but every parameter is trained."""
+    for module in view.facts.modules:
+        if not module.frozen_by:
+            continue
+        inside = f"{module.path}." if module.path else ""
+        own = [one for one in view.facts.parameters if one.name.startswith(inside)]
+        if own and all(
+            one.requires_grad and one.with_gradient and any(one.updates.values) for one in own
+        ):
+            yield finding(
+                "not-frozen",
+                f"{named(module.path) if module.path else 'The model'} has {module.frozen_by}, but "
+                f"all its {len(own)} parameters are trained",
+                path=module.path,
+                series=own[0].name,
+                first_step=0,
+                evidence={"attribute": module.frozen_by, "trained": len(own)},
+                confidence=0.8,
+                remedy="Freeze them before the training: part.requires_grad_(False). If the model "
+                "does it in train(), call model.train()",
+            )
+            return
+
+
+@rule(
     "unregistered-module",
     family="set-up",
-    title="Modules that the model does not know",
+    title="A module is not registered",
     explains=("loss-plateau",),
 )
 def unregistered_module(view: TrainingView) -> Iterator[Finding]:
@@ -128,116 +234,6 @@ def unregistered_module(view: TrainingView) -> Iterator[Finding]:
             evidence={"modules": [f"{one.path} ({one.name})" for one in strays[:20]]},
             remedy="Keep them in nn.ModuleList or nn.ModuleDict instead of a list or dict",
         )
-
-
-@rule(
-    "softmax-before-cross-entropy",
-    "nll-without-log-softmax",
-    family="set-up",
-    title="Softmax before cross entropy",
-    explains=("loss-plateau", "saturated"),
-)
-def softmax_before_cross_entropy(view: TrainingView) -> Iterator[Finding]:
-    """cross_entropy takes logits and applies log_softmax itself; it is given probabilities."""
-    for loss in view.facts.losses:
-        if not loss.function.startswith("NllLoss"):
-            continue
-        first = _before(loss)
-        inner = _before(loss, skip=("LogSoftmax",))
-        if first.startswith("LogSoftmax") and inner.startswith(("Softmax", "Sigmoid")):
-            which = "softmax" if inner.startswith("Softmax") else "sigmoid"
-            yield finding(
-                "softmax-before-cross-entropy",
-                f"The model ends in a {which} and cross_entropy applies softmax once more",
-                first_step=0,
-                evidence={"graph": " ← ".join((loss.function, *loss.before[:3]))},
-                remedy=f"Return the logits: remove the {which} at the end of the model",
-                path=_module_of(view, which),
-            )
-            return
-        if first and not first.startswith("Log"):
-            yield finding(
-                "nll-without-log-softmax",
-                "nll_loss takes log-probabilities, and is given something else",
-                first_step=0,
-                evidence={"graph": " ← ".join((loss.function, *loss.before[:3]))},
-                remedy="Use nn.CrossEntropyLoss on logits, or log_softmax before nll_loss",
-            )
-            return
-
-
-def _module_of(view: TrainingView, kind: str) -> str:
-    """The last module of a kind, "" if there is none."""
-    paths = [path for path, module in view.modules.items() if module.kind.lower() == kind]
-    return paths[-1] if paths else ""
-
-
-@rule(
-    "sigmoid-before-bce",
-    family="set-up",
-    title="Sigmoid before binary cross entropy with logits",
-    explains=("loss-plateau", "saturated"),
-)
-def sigmoid_before_bce(view: TrainingView) -> Iterator[Finding]:
-    """binary_cross_entropy_with_logits applies a sigmoid itself; it is given probabilities."""
-    for loss in view.facts.losses:
-        if loss.function.startswith("BinaryCrossEntropyWithLogits") and _before(loss).startswith(
-            ("Sigmoid", "Softmax")
-        ):
-            yield finding(
-                "sigmoid-before-bce",
-                "The model ends in a sigmoid and binary_cross_entropy_with_logits applies one more",
-                path=_module_of(view, "sigmoid"),
-                first_step=0,
-                evidence={"graph": " ← ".join((loss.function, *loss.before[:3]))},
-                remedy="Return the logits: remove the sigmoid, or use nn.BCELoss",
-            )
-            return
-
-
-@rule(
-    "relu-on-output",
-    family="set-up",
-    title="A ReLU cuts the output of a regression",
-    explains=("dead-units", "loss-plateau", "constant-output"),
-)
-def relu_on_output(view: TrainingView) -> Iterator[Finding]:
-    """The loss asks for negative values, which a ReLU at the end of the model cannot give."""
-    for probe in view.probes("wants negative"):
-        if lasting(probe.track, lambda value: value > 0.1) is not None:
-            yield finding(
-                "relu-on-output",
-                f"The model ends in a ReLU, but the loss asks for negative values in "
-                f"{share(probe.track.values[-1])} of the output",
-                path=_module_of(view, "relu") if view.kind(_module_of(view, "relu")) else "",
-                first_step=probe.track.steps[0],
-                evidence={"share": probe.track.values[-1]},
-                remedy="Remove the ReLU after the last layer",
-            )
-            return
-
-
-@rule(
-    "loss-broadcast",
-    family="set-up",
-    title="Output and target have different shapes",
-    explains=("loss-plateau", "constant-output", "dead-units", "representation-collapse"),
-)
-def loss_broadcast(view: TrainingView) -> Iterator[Finding]:
-    """Output and target are expanded: every output is compared with all targets."""
-    for loss in view.facts.losses:
-        if loss.is_broadcast:
-            size = "×".join(map(str, loss.target_shape))
-            yield finding(
-                "loss-broadcast",
-                f"Output and target have different shapes: {tuple(loss.input_shape)} is expanded "
-                f"to {size}, so every output is compared with every target",
-                severity="error",
-                first_step=0,
-                evidence={"output": list(loss.input_shape), "compared as": list(loss.target_shape)},
-                remedy="Give both the same shape: output.squeeze(-1), or target.unsqueeze(-1)",
-            )
-            return
 
 
 @rule(
@@ -290,12 +286,14 @@ def _is_expert(path: str) -> bool:
 @rule(
     "shared-module",
     family="set-up",
-    title="One module stands at several places of a list",
+    title="One module is in a list several times",
 )
 def shared_module(view: TrainingView) -> Iterator[Finding]:
     """`[layer] * 12` makes twelve references to one layer, not twelve layers."""
     with_parameters = {one.name.rpartition(".")[0] for one in view.facts.parameters}
     for one in view.facts.modules:
+        if not one.other_paths:
+            continue
         places = (one.path, *one.other_paths)
         parents = {path.rpartition(".")[0] for path in places}
         inside = any(
@@ -307,12 +305,12 @@ def shared_module(view: TrainingView) -> Iterator[Finding]:
             parent = next(iter(parents))
             yield finding(
                 "shared-module",
-                f"{named(parent)} holds one {one.name} at {len(places)} places: they share all "
+                f"{named(parent)} contains the same {one.name} {len(places)} times: they share all "
                 "weights",
                 path=parent,
                 first_step=0,
                 evidence={"places": list(places[:20])},
-                remedy=f"Make each one anew: nn.ModuleList([{one.name}(…) for _ in "
+                remedy=f"Create each one separately: nn.ModuleList([{one.name}(…) for _ in "
                 f"range({len(places)})])",
             )
             return
@@ -337,7 +335,7 @@ def untied_weights(view: TrainingView) -> Iterator[Finding]:
                 "untied-weights",
                 severity="warning" if is_head else "info",
                 message=f"{named(one.name)} began with the values of "
-                f"{named(one.same_values_as)}, but they are trained apart: the tie is lost",
+                f"{named(one.same_values_as)}, but they are trained separately: the tie is lost",
                 path=one.name.rpartition(".")[0],
                 series=one.name,
                 first_step=0,
@@ -354,134 +352,17 @@ def _are_copies_of_a_block(one: str, other: str) -> bool:
     return is_same_layer or one.partition(".")[2] == other.partition(".")[2]
 
 
-def _inputs(view: TrainingView) -> Iterator[tuple[SeriesTrack, str]]:
-    """The inputs of the model, and the dtype of each."""
-    tracks = [
-        track
-        for (path, name), track in view.series.items()
-        if not path and name.startswith("input") and ".grad" not in name
-    ]
-    dtypes = view.facts.input_dtypes
-    for at, track in enumerate(tracks):
-        yield track, dtypes[at] if at < len(dtypes) else "float32"
-
-
-@rule(
-    "inputs-not-normalised",
-    family="set-up",
-    title="Inputs are not normalised",
-    explains=(*DAMAGE, "lr-too-high"),
-)
-def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
-    """The input has values far from 0 ± 1, and no normalisation comes first."""
-    first = next((track.path for track in view.outputs), "")
-    if view.is_norm(first):
-        return
-    for track, dtype in _inputs(view):
-        if not dtype.startswith(("float", "bfloat")) or len(track) < 2:
-            continue
-        size = float(np.median(track.size))
-        mean, std = float(np.median(track.column("mean"))), float(np.median(track.column("std")))
-        if std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10)):
-            yield finding(
-                "inputs-not-normalised",
-                f"`{track.name}` is not normalised: mean {short(mean)}, standard deviation "
-                f"{short(std)} (expected: about 0 and 1)",
-                series=track.label,
-                first_step=int(track.steps[0]),
-                last_step=int(track.steps[-1]),
-                evidence={"mean": mean, "std": std, "expected": "0 ± 1"},
-                remedy=f"x = (x - {short(mean)}) / {short(std)}",
-            )
-            return
-
-
-@rule(
-    "constant-input",
-    "zero-input",
-    family="set-up",
-    title="The input is constant",
-    explains=(
-        "loss-plateau",
-        "constant-output",
-        "representation-collapse",
-        "dead-units",
-        "no-gradient",
-        "vanishing-gradient",
-    ),
-)
-def constant_input(view: TrainingView) -> Iterator[Finding]:
-    """All values of the input are the same at every step."""
-    same = next(iter(view.probes("different samples")), None)
-    if same is not None and lasting(same.track, lambda value: value == 0, least=3) is not None:
-        yield finding(
-            "constant-input",
-            "All samples of a batch are the same",
-            severity="warning",
-            series="input.0",
-            first_step=same.track.steps[0],
-            last_step=same.track.steps[-1],
-            evidence={"different samples": 0.0},
-            remedy="Check how batches are made: every sample is the first one",
-        )
-        return
-    yield from _children_without_input(view)
-    for track, dtype in list(_inputs(view))[:1]:
-        low, high = track.column("min"), track.column("max")
-        if len(track) < 2 or track.column("count").max() < 2 or not (low == high).all():
-            continue
-        is_zero = not low.any() and dtype.startswith(("float", "bfloat"))
-        yield finding(
-            "zero-input" if is_zero else "constant-input",
-            "The input is all zeros at every step"
-            if is_zero
-            else f"The input is {short(float(low[-1]))} everywhere, at every step",
-            severity="warning",
-            series=track.label,
-            first_step=int(track.steps[0]),
-            last_step=int(track.steps[-1]),
-            evidence={"min": float(low[-1]), "max": float(high[-1])},
-            remedy="Check how batches are read and transformed",
-        )
-
-
-def _children_without_input(view: TrainingView) -> Iterator[Finding]:
-    """Parts of the model with weights that are given an input of the model that is all zeros."""
-    inputs = [track for track, dtype in _inputs(view) if dtype.startswith(("float", "bfloat"))]
-    sizes = {int(track.column("count")[-1]) for track in inputs if _is_all_zero(track)}
-    for (path, name), track in view.series.items():
-        is_child = path and "." not in path and name == "input.0" and not track.is_number
-        if not is_child or not _is_all_zero(track) or int(track.column("count")[-1]) not in sizes:
-            continue
-        if any(one.name.startswith(f"{path}.") for one in view.weights):
-            yield finding(
-                "zero-input",
-                f"{named(path)} is given all zeros at every step",
-                path=path,
-                series=track.label,
-                first_step=int(track.steps[0]),
-                last_step=int(track.steps[-1]),
-                evidence={"min": 0.0, "max": 0.0},
-                remedy="Check what is passed to it",
-            )
-            return
-
-
-def _is_all_zero(track: SeriesTrack) -> bool:
-    return len(track) > 2 and not track.column("min").any() and not track.column("max").any()
-
-
 _MESSAGES = (
     (
         "labels-out-of-range",
         ("is out of bounds", "n_classes` failed", "class values must be smaller"),
-        "A label is outside of the classes",
+        "A label is out of range",
         "Labels go from 0 to the number of classes − 1",
     ),
     (
         "index-out-of-range",
         ("index out of range in self", "srcIndex < srcSelectDimSize"),
-        "An index is outside of an embedding",
+        "An index is out of range for an embedding",
         "Give the embedding as many rows as there are tokens",
     ),
     (
@@ -494,7 +375,7 @@ _MESSAGES = (
         "no-gradient",
         ("does not require grad and does not have a grad_fn",),
         "No parameter of the loss requires a gradient",
-        "Check requires_grad, torch.no_grad() and detach() on the way to the loss",
+        "Check requires_grad, torch.no_grad() and detach() on the path to the loss",
     ),
     (
         "out-of-memory",
@@ -511,7 +392,7 @@ _MESSAGES = (
     title="The training was stopped by an exception",
 )
 def stopped_by_exception(view: TrainingView) -> Iterator[Finding]:
-    """The message of the exception that stopped a training tells what was wrong."""
+    """The message of the exception that stopped a training says what was wrong."""
     if view.status is None or not view.status.error:
         return
     for kind, patterns, message, remedy in _MESSAGES:
@@ -533,7 +414,24 @@ def stopped_by_exception(view: TrainingView) -> Iterator[Finding]:
     title="Parameters have different dtypes",
 )
 def dtype_mix(view: TrainingView) -> Iterator[Finding]:
-    """Some parameters have another floating-point dtype than the rest."""
+    """A part computes in another precision than the rest, or its parameters have another dtype."""
+    if view.facts.islands:
+        first = view.facts.islands[0]
+        paths = list(dict.fromkeys(one.path for one in view.facts.islands))
+        more = f" and {len(paths) - 1} more compute" if len(paths) > 1 else " computes"
+        yield finding(
+            "dtype-mix",
+            f"{named(first.path)}{more} in float32 inside an autocast region to "
+            f"{view.facts.autocast} (`{first.function}`)",
+            severity="info",
+            path=first.path,
+            source=first.source,
+            op=first.function,
+            first_step=0,
+            evidence={"modules": paths[:20], "expected": view.facts.autocast},
+            remedy="If float32 is not needed there, remove autocast(enabled=False) and .float()",
+        )
+        return
     if view.facts.upcasts and not view.is_mixed:
         first = view.facts.upcasts[0]
         line = f" ({first.source.file}:{first.source.line})" if first.source else ""

@@ -1,27 +1,30 @@
-"""A recorded training as the rules look at it: its series, its structure and its facts."""
+"""A recorded training as the rules see it: its series, its structure and its facts."""
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.findings import Finding
-from torchglass.records.model import Model, Module, join_path
-from torchglass.records.run import RunStatus
-from torchglass.records.series import FIELDS, Point, Points, point_values
+from torchglass.records.model import Histogram, Model, Module, Stats, join_path
+from torchglass.records.run import FIELDS, Point, Points, RunStatus, point_values
 from torchglass.records.training import ParameterFacts, Probe, Track, TrainingFacts
 
 SeriesKey = tuple[str, str]
 """The path of a module, and the name of a series of it."""
 Numbers = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int64]
 
 _STATS = FIELDS["stats"]
-_MOST_POINTS = 256
+_MOST_POINTS = 96
+_MOST_NUMBERS = 256
 _FEWEST_POINTS = 16
 _MOST_BYTES = 32 << 20
 _CALL = re.compile(r"^(eval:|\d+:|more:)")
@@ -37,10 +40,19 @@ def is_loss(name: str) -> bool:
 class SeriesTrack:
     """One series over the recorded steps."""
 
-    def __init__(self, key: SeriesKey, steps: npt.NDArray[np.int64], values: Numbers) -> None:
+    def __init__(self, key: SeriesKey, steps: Sequence[int] | Steps, values: Any) -> None:
         self.path, self.name = key
-        self.steps = steps
-        self.values = values
+        self._steps, self._values = steps, values
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The recorded steps."""
+        return np.array(self._steps, np.int64)
+
+    @cached_property
+    def values(self) -> Numbers:
+        """A row of statistics, or one number, for each step."""
+        return np.asarray(self._values, np.float64)
 
     @property
     def label(self) -> str:
@@ -64,60 +76,137 @@ class SeriesTrack:
             return np.abs(self.values[:, 0])
         return np.hypot(self.column("mean"), self.column("std"))
 
+    def first(self) -> SeriesTrack:
+        """Its first step alone."""
+        return SeriesTrack((self.path, self.name), self.steps[:1], self.values[:1])
+
+    def last(self, count: int) -> SeriesTrack:
+        """Its last steps alone."""
+        return SeriesTrack((self.path, self.name), self.steps[-count:], self.values[-count:])
+
     @cached_property
     def norm(self) -> Numbers:
         """The length of the whole tensor at each step."""
         return self.size if self.is_number else self.size * np.sqrt(self.column("count"))
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return len(self._steps)
+
+
+class _KeptSeries:
+    """The values of one series of a training that is running."""
+
+    __slots__ = ("_new", "_values", "steps", "width")
+
+    def __init__(self, point: Point) -> None:
+        self.width = len(point_values(point))
+        self.steps: list[int] = []
+        self._values: array[float] = array("d")
+        self._new: list[float | Stats] = []
+        """What is not in `_values` yet: most series are never needed."""
+
+    def add(self, step: int, point: Point) -> None:
+        self.steps.append(step)
+        self._new.append(point.stats if isinstance(point, Histogram) else point)
+
+    @property
+    def values(self) -> array[float]:
+        """All of them, step after step."""
+        for point in self._new:
+            row = point_values(point)
+            # Of two kinds under one name, the first counts.
+            self._values.extend(row if len(row) == self.width else (math.nan,) * self.width)
+        self._new.clear()
+        return self._values
+
+    def thin_out(self, *, keeps_end: bool) -> None:
+        """Drop every other step, of the older half only if the end is kept."""
+        half = len(self.steps) // 2 if keeps_end else len(self.steps)
+        self.steps = self.steps[:half:2] + self.steps[half:]
+        if not self._values:
+            self._new = self._new[:half:2] + self._new[half:]
+            return
+        rows = np.array(self.values, np.float64).reshape(-1, self.width)
+        kept = np.concatenate([rows[:half:2], rows[half:]])
+        self._values = array("d", kept.tobytes())
 
 
 class SeriesHistory:
     """Collects the series of a training that is running, in a bounded amount of memory.
 
-    Of a long training every other step of the older half is dropped, again and again.
+    Of a long training fewer and fewer steps are kept, and always the latest one. Logged numbers
+    are kept at each step, and every other one of the older half is dropped, again and again.
     """
 
     def __init__(self) -> None:
-        self._steps: dict[SeriesKey, list[int]] = {}
-        self._values: dict[SeriesKey, array[float]] = {}
-        self._widths: dict[SeriesKey, int] = {}
+        self._kept: dict[SeriesKey, _KeptSeries | None] = {}
+        self._numbers: dict[SeriesKey, _KeptSeries] = {}
+        self._latest: tuple[int, Mapping[SeriesKey, Point]] = (-1, {})
+        self._count = 0
+        self._stride = 1
 
-    def add(self, step: int, points: Iterable[tuple[SeriesKey, Point]]) -> None:
-        """The values of one step."""
-        for key, point in points:
-            if not is_needed(*key):
-                continue
-            values = point_values(point)
-            if key not in self._steps:
-                self._steps[key], self._values[key] = [], array("d")
-                self._widths[key] = len(values)
-            if len(values) == self._widths[key]:
-                self._steps[key].append(step)
-                self._values[key].extend(values)
-        most = _MOST_BYTES // (64 * max(1, len(self._steps)))
-        most = min(max(most, _FEWEST_POINTS), _MOST_POINTS)
-        for key, steps in self._steps.items():
-            if len(steps) > most:
-                self._thin_out(key, most)
+    def add(self, step: int, points: Mapping[Any, Point]) -> None:
+        """The values of one step, by path and name of the series."""
+        for key, point in points.items():
+            if type(point) is float and not key[0]:
+                if key not in self._numbers:
+                    self._numbers[key] = _KeptSeries(point)
+                self._numbers[key].add(step, point)
+        for kept in self._numbers.values():
+            if len(kept.steps) > _MOST_NUMBERS:
+                kept.thin_out(keeps_end=True)
+        if not any(type(point) is not float for point in points.values()):
+            return
+        is_due = self._count % self._stride == 0
+        self._count += 1
+        self._latest = (-1, {}) if is_due else (step, points)
+        if is_due:
+            self._keep(step, points)
+
+    def _keep(self, step: int, points: Mapping[SeriesKey, Point]) -> None:
+        known = self._kept
+        for key, point in points.items():
+            kept = known.get(key)
+            if kept is None:
+                if key in known:
+                    continue
+                is_number = type(point) is float and not key[0]
+                kept = known[key] = None if is_number or not is_needed(*key) else _KeptSeries(point)
+            if kept is not None:
+                kept.add(step, point)
+        series = [one for one in known.values() if one is not None]
+        most = min(max(_MOST_BYTES // (256 * max(1, len(series))), _FEWEST_POINTS), _MOST_POINTS)
+        if self._count // self._stride >= most:
+            self._stride *= 2
+            for one in series:
+                one.thin_out(keeps_end=False)
 
     def tracks(self) -> dict[SeriesKey, SeriesTrack]:
         """Everything that is kept."""
-        return {
-            key: SeriesTrack(
-                key,
-                np.array(steps, np.int64),
-                np.array(self._values[key], np.float64).reshape(len(steps), -1),
-            )
-            for key, steps in self._steps.items()
-        }
+        step, points = self._latest
+        tracks: dict[SeriesKey, SeriesTrack] = {}
+        for key, kept in self._kept.items():
+            if kept is not None:
+                tracks[key] = _LiveTrack(key, kept, step, points.get(key))
+        for key, kept in self._numbers.items():
+            tracks[key] = _LiveTrack(key, kept, -1, None)
+        return tracks
 
-    def _thin_out(self, key: SeriesKey, most: int) -> None:
-        rows = np.array(self._values[key], np.float64).reshape(-1, self._widths[key])
-        kept = np.r_[0 : most // 2 : 2, most // 2 : len(rows)]
-        self._values[key] = array("d", rows[kept].ravel().tolist())
-        self._steps[key] = [self._steps[key][at] for at in kept]
+
+class _LiveTrack(SeriesTrack):
+    """A series of a training that is running, as it is now; it is read before the next step."""
+
+    def __init__(self, key: SeriesKey, kept: _KeptSeries, step: int, latest: Point | None) -> None:
+        self._kept = kept
+        row = () if latest is None else point_values(latest)
+        self._row = row if len(row) == kept.width else ()
+        super().__init__(key, [*kept.steps, step] if self._row else kept.steps, ())
+
+    @cached_property
+    def values(self) -> Numbers:
+        """A row of statistics, or one number, for each step."""
+        values = np.array(self._kept.values, np.float64).reshape(-1, self._kept.width)
+        return np.concatenate([values, [self._row]]) if self._row else values
 
 
 def tracks_of(points: Iterable[Points]) -> dict[SeriesKey, SeriesTrack]:
@@ -133,6 +222,8 @@ def tracks_of(points: Iterable[Points]) -> dict[SeriesKey, SeriesTrack]:
 
 def is_needed(path: str, name: str) -> bool:
     """Whether any rule looks at a series: not at later calls, inner inputs or norms of rows."""
+    if name == "eval:output" or (not path and name == "eval:input.0"):
+        return True
     if _CALL.match(name) or name.endswith((".grad_norm", ".zeros", ".update")):
         return False
     # Of the inputs of modules inside the model, only those of its own children.
@@ -140,7 +231,7 @@ def is_needed(path: str, name: str) -> bool:
 
 
 class TrainingView:
-    """What was recorded of a training, with the questions that several rules ask."""
+    """A recorded training, with the properties that several rules need."""
 
     def __init__(
         self,
@@ -229,14 +320,8 @@ class TrainingView:
     @cached_property
     def gradient_norm(self) -> tuple[npt.NDArray[np.int64], Numbers]:
         """The length of all gradients of parameters together, at each recorded step."""
-        total: dict[int, float] = {}
-        for parameter in self.facts.parameters:
-            track = self.track(parameter, ".grad")
-            if track is not None:
-                for step, norm in zip(track.steps.tolist(), track.norm.tolist(), strict=True):
-                    total[step] = total.get(step, 0.0) + norm * norm
-        steps = sorted(total)
-        return np.array(steps, np.int64), np.sqrt([total[step] for step in steps])
+        tracks = (self.track(one, ".grad") for one in self.facts.parameters)
+        return _added_squares([one for one in tracks if one is not None and len(one)])
 
     def probes(self, measure: str, *functions: str) -> list[Probe]:
         """The measurements of one kind."""
@@ -259,6 +344,31 @@ class TrainingView:
             if name.startswith(("input", "output")) and ".grad" not in name:
                 positions.setdefault(path, len(positions))
         return positions
+
+
+def _added_squares(tracks: Sequence[SeriesTrack]) -> tuple[Steps, Numbers]:
+    """The length of several tensors together, at each step that any of them has."""
+    by_steps: dict[bytes, tuple[Steps, Numbers]] = {}
+    for track in tracks:
+        key = track.steps.tobytes()
+        known = by_steps.get(key)
+        squares = track.norm**2
+        by_steps[key] = (track.steps, squares if known is None else known[1] + squares)
+    if not by_steps:
+        return np.empty(0, np.int64), np.empty(0)
+    steps = np.concatenate([steps for steps, _ in by_steps.values()])
+    squares = np.concatenate([squares for _, squares in by_steps.values()])
+    distinct, groups = np.unique(steps, return_inverse=True)
+    return distinct, np.sqrt(np.bincount(groups, squares, len(distinct)))
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of a few values, NaN if one is; numpy's takes 30 times as long."""
+    ordered: list[float] = sorted(values.tolist() if isinstance(values, np.ndarray) else values)
+    if not ordered or any(value != value for value in ordered):
+        return math.nan
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def parents_of(path: str) -> Iterable[str]:

@@ -33,8 +33,7 @@ from torchglass.analyse.failure.operands import (
 )
 from torchglass.analyse.signatures import BROADCASTING, CELLS, LOSSES, argument_name, plain_name
 from torchglass.analyse.trace import TraceStructure, parameters_of
-from torchglass.records.model import Model, Module
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Model, Module, Stats
 from torchglass.records.trace import (
     CallId,
     CallRecord,
@@ -226,7 +225,9 @@ class Failure:
         role = "parameter" if limit.held.parameter else "buffer"
         name = limit.held.parameter or limit.held.buffer
         held = f"{role} {name} is {text(limit.held.spec.shape or ())}"
-        return self._at_most(limit.size, limit.asked, held, f"make {name} {limit.asked} long")
+        return self._at_most(
+            limit.size, limit.asked, held, f"extend {name} to length {limit.asked}"
+        )
 
     def _too_many_positions(self, verdict: BrokenRule) -> BrokenRule | None:
         """The same for a position embedding whose indices the model computes itself."""
@@ -241,11 +242,11 @@ class Failure:
         if input_of_size(self.record.ops, asked) is None:
             return None
         rows = f"{self._failed_op.subject} has {table.shape[0]} rows"
-        longer = f"make the layer an Embedding of at least {asked} rows"
+        longer = f"use an Embedding with at least {asked} rows"
         return self._at_most(table.shape[0], asked, rows, longer)
 
     def _of_another_length(self, verdict: BrokenRule) -> BrokenRule | None:
-        """The same for a parameter or buffer that is added whole to an input of another length."""
+        """The same for a parameter or buffer that is added to an input of a different length."""
         tensors = {tensor.name: tensor for tensor in self.tensors}
         for (name, dim), (other, _) in permutations(verdict.sizes, 2):
             held = tensors[name]
@@ -257,7 +258,7 @@ class Failure:
                 path = held.operand.parameter or held.operand.buffer
                 told = f"{path} is {text(held.shape)}"
                 sizes = held.shape[dim], tensors[other].shape[dim]
-                return self._at_most(*sizes, told, f"make {path} {sizes[1]} long", "exactly")
+                return self._at_most(*sizes, told, f"change {path} to length {sizes[1]}", "exactly")
         return None
 
     def _at_most(

@@ -46,10 +46,10 @@ def layer_norm(failed: FailedOp) -> BrokenRule | None:
     if tensor is None or not tensor.shape or not wanted or tensor.shape[-len(wanted) :] == wanted:
         return None
     count = len(wanted)
-    fits = [f"give it an input of {text((*tensor.shape[:-count], *wanted))}"]
+    fits = [f"pass an input of shape {text((*tensor.shape[:-count], *wanted))}"]
     if len(tensor.shape) >= count and not failed.has_worked and failed.owner is not None:
         ends = tensor.shape[-count:]
-        fits.append(f"make the layer a {failed.owner.kind} over {ends[0] if count == 1 else ends}")
+        fits.append(f"use {failed.owner.kind}({ends[0] if count == 1 else ends})")
     which = "the last dimension" if count == 1 else f"the last {count} dimensions"
     return BrokenRule(
         why=f"{failed.subject} normalizes over {sizes_text(wanted)}, which must be {which} of its "
@@ -84,12 +84,12 @@ def _channels(failed: FailedOp, wanted: int, setting: str, groups: int = 1) -> B
     assert tensor is not None
     shape = tensor.shape
     found = shape[1]
-    fits = [f"give it an input of {text((shape[0], wanted, *shape[2:]))}"]
+    fits = [f"pass an input of shape {text((shape[0], wanted, *shape[2:]))}"]
     if shape[-1] == wanted and len(shape) == 3:
         moved = text((shape[0], shape[2], shape[1]))
         fits = [f"the channels seem to be last; input.transpose(1, 2) is {moved}"]
     elif failed.owner is not None and not failed.has_worked and found % groups == 0:
-        fits.append(f"make the layer a {failed.owner.kind} with {setting}={found}")
+        fits.append(f"use a {failed.owner.kind} with {setting}={found}")
     return BrokenRule(
         why=f"{failed.subject} has {setting}={wanted}, but its input {text(shape)} has {found} "
         f"channels in dimension 1",
@@ -136,9 +136,9 @@ def _module_takes(failed: FailedOp, weight: str, setting: str) -> BrokenRule | N
         return None
     wanted, found = shape[-1], tensor.shape[-1]
     which = "first input" if len(failed.tensors) > 1 else "input"
-    fits = [f"give it {text((*tensor.shape[:-1], wanted))}"]
+    fits = [f"pass an input of shape {text((*tensor.shape[:-1], wanted))}"]
     if not failed.has_worked:
-        fits.append(f"make it one with {setting}={found}")
+        fits.append(f"use one with {setting}={found}")
     return BrokenRule(
         why=f"{failed.subject} has {setting}={wanted}, but the last dimension of its {which} "
         f"{text(tensor.shape)} is {found}",
@@ -156,10 +156,10 @@ def linear(failed: FailedOp) -> BrokenRule | None:
     found = tensor.shape[-1]
     if found == wanted:
         return None
-    other = () if failed.owner else (f"use a weight of {text((out, found))}",)
+    other = () if failed.owner else (f"use a weight of shape {text((out, found))}",)
     if _may_change(failed, "Linear"):
-        other = (f"make the layer Linear({found}, {out})",)
-    fitting = f"give it an input of {text((*tensor.shape[:-1], wanted))}"
+        other = (f"use Linear({found}, {out})",)
+    fitting = f"pass an input of shape {text((*tensor.shape[:-1], wanted))}"
     return BrokenRule(
         why=f"{failed.subject} takes {wanted} features in the last dimension of its input, "
         f"but that dimension is {found}",
@@ -228,10 +228,10 @@ def _needs_channels(
         fits.append(f"if {found} is the batch, {tensor.name}.unsqueeze(1) is {taller}")
     if not fits:
         fitting = text((*shape[:channels], wanted, *shape[channels + 1 :]))
-        fits.append(f"give it an input of {fitting}")
+        fits.append(f"pass an input of shape {fitting}")
         owner = failed.owner
         if owner is not None and _may_change(failed, "Conv") and "groups" not in owner.extra:
-            fits.append(f"make the layer a {owner.kind} with in_channels={found}")
+            fits.append(f"use a {owner.kind} with in_channels={found}")
     unbatched = f" ({len(shape)} dimensions are one image without a batch)" * (channels == 0)
     return BrokenRule(
         why=f"{failed.subject} takes {wanted} channel{_s(wanted)}, "
@@ -265,7 +265,7 @@ def _needs_room(
         why=f"the window of {failed.subject} covers {sizes_text(spans)}, "
         f"but its input is only {sizes_text(tensor.shape[-places:])}{padded}",
         fits=(
-            f"give it at least {sizes_text(needed)}",
+            f"pass an input of at least {sizes_text(needed)}",
             f"pad it: padding={tuple(lacking) if places > 1 else lacking[0]} is enough",
         ),
         sizes=(("input", wrong - places),),
@@ -295,7 +295,7 @@ def matrices(failed: FailedOp) -> BrokenRule | None:
     for tensor in (left, right):
         if wanted is not None and len(tensor.shape) != wanted:
             return BrokenRule(
-                why=f"{failed.function} takes tensors of {wanted} dimensions, but {tensor.name} "
+                why=f"{failed.function} takes tensors with {wanted} dimensions, but {tensor.name} "
                 f"has {_dimensions(tensor.shape)}: {text(tensor.shape)}",
                 fits=("use matmul (the @ operator)",)
                 if _multiplies(left.shape, right.shape) and "add" not in failed.function
@@ -385,8 +385,8 @@ def attention(failed: FailedOp) -> BrokenRule | None:
         return None
     if query.shape[-1] != key.shape[-1]:
         return BrokenRule(
-            why=f"queries of length {query.shape[-1]} cannot be compared with keys of length "
-            f"{key.shape[-1]}",
+            why=f"queries and keys must have the same size in the last dimension, but have "
+            f"{query.shape[-1]} and {key.shape[-1]}",
             sizes=(("query", -1), ("key", -1)),
         )
     if key.shape[-2] != value.shape[-2]:
@@ -412,11 +412,11 @@ def _features(failed: FailedOp, name: str, weight_name: str) -> BrokenRule | Non
     if found.shape[-1] == wanted:
         return None
     setting = f"{name}_size"
-    change = () if failed.has_worked else (f"make it one with {setting}={found.shape[-1]}",)
+    change = () if failed.has_worked else (f"use one with {setting}={found.shape[-1]}",)
     return BrokenRule(
         why=f"{failed.subject} has {setting}={wanted}, "
         f"but the last dimension of its {name} {text(found.shape)} is {found.shape[-1]}",
-        fits=(f"give it {text((*found.shape[:-1], wanted))}", *change),
+        fits=(f"pass an input of shape {text((*found.shape[:-1], wanted))}", *change),
         sizes=((found.name, -1),),
     )
 

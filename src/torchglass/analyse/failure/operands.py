@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from torchglass.analyse.signatures import REST, argument_name, plain_name, signature
-from torchglass.records.model import Module, join_path
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Module, Stats, join_path
 from torchglass.records.trace import Operand, OpId, OpRecord
 
 Shape = tuple[int, ...]
@@ -252,7 +251,7 @@ def _behind(
 ) -> Iterator[OpRecord]:
     """The ops that a tensor was computed from, directly or not, each once.
 
-    Without `through_held`, what parameters and buffers were computed from is left out.
+    Without `through_held`, the ops that parameters and buffers were computed from are left out.
     """
     waiting, seen = [operand.op], set[OpId]()
     while waiting:

@@ -46,7 +46,7 @@ def _ranks_differ(failed: FailedOp, first: TensorArgument, other: TensorArgument
         taller = _unsqueezed(short.shape, dim % len(long.shape))
         if _joins(taller, long.shape, None if failed.function == "stack" else dim):
             advice = f"{short.name}.unsqueeze({dim}) is {text(taller)}"
-            fits.append(f"give the smaller one a dimension: {advice}")
+            fits.append(f"add a dimension to the smaller one: {advice}")
     return BrokenRule(
         why=f"{first.name} {text(first.shape)} and {other.name} {text(other.shape)} "
         f"have different numbers of dimensions",
@@ -200,7 +200,7 @@ def _not_in_one_piece(tensor: TensorArgument, target: Shape) -> BrokenRule:
     return BrokenRule(
         why=f"view does not copy, but the values of this {text(tensor.shape)} are not in "
         f"the memory order that {_list(target)} needs, for example after a transpose",
-        fits=(f"{tensor.name}.reshape{_list(target)}, which copies if it must",),
+        fits=(f"{tensor.name}.reshape{_list(target)}, which copies if needed",),
     )
 
 
@@ -235,7 +235,7 @@ def stretching(failed: FailedOp) -> BrokenRule | None:
         )
     if -1 in target[: len(target) - len(shape)]:
         return BrokenRule(
-            why=f"-1 keeps a size, but {_list(target)} has it where {text(shape)} has no dimension"
+            why=f"-1 keeps a size, but {text(shape)} has no dimension at the -1 in {_list(target)}"
         )
     for place in range(1, len(shape) + 1):
         if target[-place] not in (shape[-place], -1) and shape[-place] != 1:

@@ -94,7 +94,7 @@ def embedding(failed: FailedOp) -> BrokenRule | None:
     beyond = _beyond(tensor, rows)
     if beyond is None:
         return None
-    fits = [f"give it indices from 0 to {rows - 1}"]
+    fits = [f"pass indices from 0 to {rows - 1}"]
     if (
         tensor.stats is not None
         and tensor.stats.min >= 0
@@ -102,7 +102,7 @@ def embedding(failed: FailedOp) -> BrokenRule | None:
         and failed.owner
     ):
         needed = int(tensor.stats.max) + 1
-        fits.insert(0, f"make the layer an Embedding of at least {needed} rows")
+        fits.insert(0, f"use an Embedding with at least {needed} rows")
     return BrokenRule(
         why=f"{failed.subject} has {rows} rows, numbered 0 to {rows - 1}, but {beyond}",
         fits=tuple(fits),
@@ -144,7 +144,7 @@ def classes(failed: FailedOp) -> BrokenRule | None:
         return _other_targets(tensor, target, wanted)
     if _is_float(target):
         return BrokenRule(
-            why=f"a target of {text(wanted)} holds class indices, so it must be int64, "
+            why=f"a target of shape {text(wanted)} contains class indices, so it must be int64, "
             f"not {target.dtype}",
             fits=("target.long(), if these values are class indices",),
         )
@@ -157,7 +157,7 @@ def _target_shape(shape: Shape) -> Shape:
 
 def _numbers_for_probabilities(target: TensorArgument) -> BrokenRule:
     return BrokenRule(
-        why=f"a target of the input's shape {text(target.shape)} holds probabilities, so it must "
+        why=f"a target of the input's shape {text(target.shape)} is probabilities, so it must "
         f"be floating point, not {target.dtype}",
         fits=(
             "target.float(), if it holds a probability (or a one) for each class",
@@ -173,7 +173,7 @@ def _other_targets(tensor: TensorArgument, target: TensorArgument, wanted: Shape
         fits.append(f"target.squeeze(-1) is {text(wanted)}")
     elif target.shape == shape[:-1] and len(shape) > 2:
         fits.append(
-            f"the classes seem to be last; flatten both: input.flatten(0, -2) is "
+            f"the class dimension seems to be last; flatten both: input.flatten(0, -2) is "
             f"{text((prod(shape[:-1]), shape[-1]))} and target.flatten() {prod(shape[:-1])}"
         )
     why = (
@@ -196,11 +196,13 @@ def _class_range(failed: FailedOp, count: int, target: TensorArgument) -> Broken
     wrong += [int(stats.min)] if stats.min < 0 and int(stats.min) != ignored else []
     fits = []
     if wrong == [-1]:
-        fits.append("ignore_index=-1, if -1 marks what to leave out")
+        fits.append("ignore_index=-1, if -1 marks targets to ignore")
     if stats.min >= 1 and stats.max == count:
         fits.append(f"the classes seem to be counted from 1: target - 1 goes to {count - 1}")
     if stats.min >= 0:
-        fits.append(f"predict {int(stats.max) + 1} classes: an input with that many in dimension 1")
+        fits.append(
+            f"predict {int(stats.max) + 1} classes: dimension 1 of input must have that size"
+        )
     return BrokenRule(
         why=f"target has class {' and class '.join(map(str, wrong))}, but the valid classes are "
         f"0 to {count - 1}: the input has scores for {count}",
@@ -243,7 +245,7 @@ def along_dimension(failed: FailedOp) -> BrokenRule | None:
     if beyond is None:
         return None
     return BrokenRule(
-        why=f"dimension {dim} of input {text(tensor.shape)} has the indices 0 to {size - 1}, "
+        why=f"dimension {dim} of input {text(tensor.shape)} has indices 0 to {size - 1}, "
         f"but {beyond}",
         sizes=(("input", dim),),
     )
@@ -264,7 +266,7 @@ def indexing(failed: FailedOp) -> BrokenRule | None:
         of = f"dimension {dim} of {text(tensor.shape)}"
         if type(index) is int and not -size <= index < size:
             return BrokenRule(
-                why=f"{of} has the indices 0 to {size - 1}, not {index}",
+                why=f"{of} has indices 0 to {size - 1}, not {index}",
                 sizes=(("input", dim),),
             )
         if isinstance(index, TensorArgument):
@@ -290,7 +292,7 @@ def _index_tensor(tensor: TensorArgument, index: TensorArgument, dim: int) -> Br
         return None
     worst = int(stats.max) if stats.max >= size else int(stats.min)
     return BrokenRule(
-        why=f"dimension {dim} of {text(tensor.shape)} has the indices 0 to {size - 1}, "
+        why=f"dimension {dim} of {text(tensor.shape)} has indices 0 to {size - 1}, "
         f"but {index.name} has {worst}",
         sizes=(("input", dim),),
     )

@@ -1,7 +1,7 @@
 """Checks the gradients that every autograd node produces.
 
-A node is hooked when the op that made it has run, so that a bad gradient names that op's
-module and line. Nothing of the model is hooked, and the hooks go with the graph.
+A node gets a hook after the op that created it has run, so that a bad gradient names that op's
+module and line. No hook is on the model, and the hooks are freed with the graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torchglass.records.findings import Finding
 
 @dataclasses.dataclass(slots=True)
 class NodeOwner:
-    """Whose backward a node is."""
+    """The op or module whose backward a node is."""
 
     location: OpLocation
     kept: OpArguments | None = None
@@ -66,8 +66,8 @@ class BackwardCheck:
         return node_count() != self._made
 
     def is_open(self, output: Any) -> bool:
-        """Whether a result has a node that nobody claimed, as after an autograd Function."""
-        # Our own mode is on here: asked through it, a tensor takes ten times as long to answer.
+        """Whether a result has a node that was not claimed, as after an autograd Function."""
+        # Our own mode is on here: through it, reading a tensor takes ten times as long.
         with DisableTorchFunction():
             nodes = [tensor.grad_fn for tensor in iter_tensors(output)]
         return any(node is not None and self._nodes.is_new(node) for node in nodes)
@@ -119,7 +119,7 @@ class BackwardCheck:
         was_spoiled = self._spoil(health)
         is_of_forward = any(look_again(tensor) >= health for _, tensor in _saved(running_node()))
         if is_of_forward and not self._report.has_waiting:
-            # The forward produced it, and was reported for it.
+            # The forward produced it and was already reported.
             return None
         if before < health:
             is_news = self._report.is_news(health, claim.location)
@@ -127,7 +127,7 @@ class BackwardCheck:
         return None if was_spoiled or before is Health.NEAR else self._arrival(claim, given, before)
 
     def _spoil(self, health: Health) -> bool:
-        """Note that a node produced bad values; returns whether this backward already had some."""
+        """Note that a node produced bad values; returns whether an earlier node did."""
         task = current_backward()
         if task != self._task:
             self._task, self._spoiled = task, False

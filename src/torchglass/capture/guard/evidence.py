@@ -1,4 +1,4 @@
-"""Builds findings about ops whose outputs are not finite, and knows which ops can be to blame."""
+"""Builds findings about ops whose outputs are not finite, and says which ops can be to blame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchglass.capture.tensor.description import (
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.trace.op_mode import user_code
 from torchglass.records.findings import Evidence, EvidenceRole, Finding
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.records.trace import Phase, SourceLine
 
 KINDS = {Health.NAN: "nan", Health.INF: "inf", Health.NEAR: "near overflow"}
@@ -112,7 +112,7 @@ def evidence(shown: ShownTensor, held: TensorNames) -> Evidence:
 
 
 def argument_names(op: str, places: Sequence[str]) -> list[str]:
-    """The names of the arguments at these places."""
+    """The names of the arguments at these positions."""
     names = signature(op)
     return [argument_name(place, names) for place in places]
 
@@ -211,7 +211,7 @@ def _made(location: OpLocation, health: Health, made: Evidence) -> str:
         largest = max(-made.stats.min, made.stats.max)
         share = 100 * share_of_largest(made.spec.dtype, largest)
         dtype = made.spec.dtype
-        return f"{doer} reaches {largest:.5g}{where}, {share:.0f}% of what {dtype} can hold"
+        return f"{doer} reaches {largest:.5g}{where}, {share:.0f}% of the {dtype} maximum"
     among = f" among {made.stats.count:,} values" if made.stats is not None else ""
     of = f" of the gradient of {made.holder}" if made.role == "gradient" and made.holder else ""
     return f"{doer} produced {counted(made.stats, health)}{among}{of}{where}"
@@ -229,7 +229,7 @@ class ResultKind(Enum):
 
     COMPUTED = "it computes them: it is to blame for NaN and Inf that no input had"
     MOVED = "they are values of its inputs, or bounded: it never produces NaN"
-    GIVEN = "the caller passed them: an Inf is meant, as in a mask"
+    GIVEN = "the caller passed them: an Inf is intended, as in a mask"
     UNDEFINED = "they are uninitialised memory"
 
 

@@ -31,7 +31,7 @@ News = tuple[Health, OpLocation]
 
 
 class FindingReport:
-    """What the checks of forward and backward share: what was reported, and to whom."""
+    """What the checks of forward and backward share: which findings were reported, and how."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FindingReport:
     ) -> None:
         """`allow` names ops and modules that are never to blame.
 
-        Each place is reported once, or with `repeat` every time.
+        Each position is reported once, or with `repeat` every time.
         """
         self.model = model
         self._on_finding = on_finding
@@ -74,15 +74,15 @@ class FindingReport:
         try:
             self._on_finding(finding)
         except TorchglassError as error:
-            # Not the error itself: it holds the user's frames.
+            # Not the error itself: it keeps the user's frames alive.
             self._raised = id(error)
             raise
 
     def add_gradient(self, finding: Finding) -> None:
         """Report a finding of a backward, unless a `GradScaler` checks the gradients.
 
-        Scaled gradients overflow by design: the scaler then skips the step of the optimizer. Where
-        an optimizer steps anyway, `gradients_used` reports what was held back here.
+        Scaled gradients overflow by design: the scaler then skips the step of the optimizer. If an
+        optimizer steps anyway, `gradients_used` reports what was held back here.
         """
         if not self.scalers():
             self.add(finding)
@@ -94,7 +94,7 @@ class FindingReport:
 
     @property
     def has_unchecked(self) -> bool:
-        """Whether gradients overflowed that a scaler has yet to check."""
+        """Whether gradients overflowed and no scaler has checked them yet."""
         return self._unchecked is not None
 
     def gradients_used(self, *, are_finite: bool) -> None:
@@ -123,18 +123,18 @@ class FindingReport:
         )
 
     def take_back(self) -> News | None:
-        """Forget that the latest news was reported; returns it, or None if it was not new."""
+        """Mark the latest finding as not reported; returns it, or None if it was not new."""
         if self._latest is not None:
             self._told.discard(self._latest)
         return self._latest
 
     def tell(self, news: News | None) -> None:
-        """Note that what was taken back is reported after all."""
+        """Mark the finding that was taken back as reported."""
         if news is not None:
             self._told.add(news)
 
     def is_news(self, health: Health, location: OpLocation) -> bool:
-        """Whether something is to be reported; from now on it counts as reported."""
+        """Whether a finding is new; from now on it counts as reported."""
         if location.op in self._allow or (location.path and location.path in self._allow):
             return False
         self.met += health is not Health.NEAR
@@ -165,7 +165,7 @@ ModuleInputs = tuple[nn.Module, Args, Kwargs]
 
 
 class _Source(NamedTuple):
-    """A tensor from before any op, and the start of a message about it."""
+    """A tensor that existed before any op, and the start of a message about it."""
 
     name: str
     words: str
@@ -179,7 +179,7 @@ class BadInputs:
         self._report = report
         self._known = known
         self._names: set[str] = set()
-        """The names of all that were found."""
+        """The names of all bad tensors found."""
         self.inputs: ModuleInputs | None = None
         """The arguments of the outermost running call."""
 
@@ -218,7 +218,7 @@ class BadInputs:
         for source in sources:
             if look_again(source.tensor) >= health:
                 return source
-        return _Source("a tensor", "{count} came with a tensor from before the guard", tensor)
+        return _Source("a tensor", "{count} came from a tensor created before the guard", tensor)
 
     def _sources(self) -> Iterator[_Source]:
         if self.inputs is not None:

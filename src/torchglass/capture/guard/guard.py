@@ -1,8 +1,8 @@
 """The with-blocks of guard: every op is checked, or outputs are checked and bad batches rerun.
 
-For that, the random state and the buffers are kept from before each forward, which is run again on
-the very same inputs, and both are put back to where they were after it. A healthy forward costs one
-read of its outputs.
+For a rerun, the random state and the buffers from before the forward are restored, and the forward
+runs on the same inputs. Afterwards both are set to their state after the original forward. A
+healthy forward costs one read of its outputs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.guard.evidence import OpLocation, ShownTensor, blame, standing, user_source
 from torchglass.capture.guard.finding_report import FindingReport, ReportFinding
 from torchglass.capture.guard.op_check import OpCheck
 from torchglass.capture.guard.tensor_health import Health, look_again
+from torchglass.capture.isolated_run import keeping_modules, keeping_random_state, random_state
 from torchglass.capture.module_calls import ModuleStack, observe_calls
-from torchglass.capture.restore_state import (
-    gradients_set,
-    keeping_modules,
-    keeping_random_state,
-    random_state,
-    running_uncompiled,
-)
 from torchglass.capture.tensor.description import (
     Args,
     Kwargs,
@@ -42,9 +35,16 @@ from torchglass.capture.tensor.description import (
     tensors_of_call,
     version_of,
 )
-from torchglass.capture.torch_internals import has_compiled
-from torchglass.capture.torch_modes import fused_paths_kept, mode_on, quietly
+from torchglass.capture.torch_modes import (
+    fused_paths_kept,
+    gradients_set,
+    has_compiled,
+    mode_on,
+    quietly,
+    running_uncompiled,
+)
 from torchglass.capture.trace.op_mode import OpMode
+from torchglass.errors import undo_reliably, uninterruptible
 from torchglass.records.findings import Finding
 
 
@@ -178,7 +178,7 @@ class ForwardBatch(NamedTuple):
 
 
 def keep_batch(args: Args, kwargs: Kwargs, buffers: Iterable[torch.Tensor]) -> ForwardBatch:
-    """What is needed to run a forward again that is about to begin."""
+    """What is needed to rerun the forward that is about to begin."""
     kept = {id(buffer): buffer.detach().clone() for buffer in buffers}
     return ForwardBatch(args, kwargs, _versions(args, kwargs), random_state(), kept, {})
 
@@ -240,7 +240,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         met, source, health = self._report.met, user_source(), look_again(bad)
         why = "its inputs were overwritten"
         if batch.is_as_it_was:
-            why = "rerunning the batch does not show where it comes from"
+            why = "rerunning the batch does not reproduce it"
             self._is_rerunning = True
             try:
                 self._run(batch, backward)
@@ -285,7 +285,7 @@ def _versions(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
 
 
 def ask_for_gradients(outputs: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
-    """Have the gradients of a model's outputs kept, by the number of the output."""
+    """Keep the gradients of a model's outputs, by output number."""
     for number, tensor in enumerate(outputs):
         # A leaf, such as a parameter that a model returns, would keep the hook.
         if tensor.requires_grad and not tensor.is_leaf:

@@ -1,7 +1,7 @@
 """Checks the output of every op, and finds the first one that is not finite.
 
-An op is to blame for a NaN that none of its inputs had. Inputs are read only then, so a
-healthy pass costs one read of each result that was computed, and none of what was only moved.
+An op is to blame for a NaN that none of its inputs had. Inputs are read only in that case, so a
+healthy pass reads each computed result once, and never reads what was only copied or viewed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PendingFinding(NamedTuple):
 
 
 _OUTSIDE = CheckedCall("", 0)
-# Needed for every op or call, and looking into an Enum takes fifteen times as long as a name.
+# Needed for every op or call, and reading an Enum member takes fifteen times as long as a name.
 _MOVED, _UNDEFINED, _FINE = ResultKind.MOVED, ResultKind.UNDEFINED, Health.FINE
 _ScriptModule = torch.jit.ScriptModule
 _PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
@@ -114,7 +114,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         self._before: dict[int, Health] = {}
         self._copies: dict[int, torch.Tensor] = {}
         self._waiting: dict[str, PendingFinding] = {}
-        """By the words for the op."""
+        """By the description of the op."""
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CheckedCall:
         if not self.running:
@@ -128,7 +128,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return CheckedCall(path, self.count(path), script)
 
     def end(self, call: CheckedCall, output: Any, error: BaseException | None) -> None:
-        """Report what waited and is in the output of a call."""
+        """Report the pending findings that are in the output of a call."""
         if error is None:
             if self.backward is not None:
                 self._claim_rest(call, output)
@@ -186,7 +186,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         self._before, self._copies = {}, {}
 
     def _is_fine(self, event: OpEvent, kind: ResultKind) -> bool:
-        """Whether an op is healthy, found out quickly: nearly all are."""
+        """A quick check whether an op is healthy, which nearly all are."""
         if kind is _MOVED:
             return not self._known.any_bad
         output = event.output
@@ -225,7 +225,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return () if culprit is None else self._find_out(event, kind, health, culprit)
 
     def _pass_on(self, event: OpEvent) -> None:
-        """A result that was only moved is as bad as the input, and the same op is to blame."""
+        """A result that was only copied is as bad as the input, and the same op is to blame."""
         for given in iter_tensors((event.args, dict(event.kwargs))):
             if self._known.recall(given):
                 for tensor in event.results:
@@ -247,7 +247,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             findings = self._brought(ill, location, event, culprit)
         elif not is_meant and self._report.is_news(health, location):
             findings = self._made(event, location, health, culprit, given)
-        # A mask may cover what was NaN before: its Inf is then its own.
+        # A mask may cover an earlier NaN: its Inf is then its own.
         alike = (self._known.maker(one.tensor) for one in ill if one.health == health)
         maker = next(filter(None, alike), location.words if is_meant or not ill else "")
         for tensor in event.results:
@@ -255,7 +255,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return findings
 
     def _ill(self, given: list[OpInput], health: Health) -> list[OpInput]:
-        """The inputs that were as bad already, or had an Inf of which the NaN came."""
+        """The inputs that were already bad, or had the Inf that the NaN came from."""
         ill = [one for one in given if one.health >= health]
         if ill or health is not Health.NAN:
             return ill
@@ -265,7 +265,7 @@ class OpCheck(ModuleStack[CheckedCall]):
     def _brought(
         self, ill: list[OpInput], location: OpLocation, event: OpEvent, culprit: torch.Tensor
     ) -> Sequence[Finding]:
-        """The findings about bad inputs of an op."""
+        """The findings about an op's bad inputs."""
         findings = []
         for one in ill:
             waiting = self._waiting.get(self._known.maker(one.tensor))
@@ -283,7 +283,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         culprit: torch.Tensor,
         given: list[OpInput],
     ) -> Sequence[Finding]:
-        """The findings about what an op produced; without a gradient it waits for an output."""
+        """The findings about an op's results; without a gradient they wait for an output."""
         finding = self._blame(event, location, health, culprit, given)
         causes = tuple(filter(None, (self._known.maker(one.tensor) for one in given)))
         may_be_discarded = (
@@ -303,7 +303,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return ()
 
     def _released(self, maker: str) -> list[Finding]:
-        """A finding that waited, after its causes; empty if none waited."""
+        """A pending finding, after its causes; empty if there is none."""
         waiting = self._waiting.pop(maker, None)
         if waiting is None:
             return []
@@ -312,14 +312,14 @@ class OpCheck(ModuleStack[CheckedCall]):
         return [*before, waiting.finding]
 
     def _left_with(self, output: Any) -> Sequence[Finding]:
-        """The findings that waited and whose tensors are in the output of a call."""
+        """The pending findings whose tensors are in the output of a call."""
         findings = []
         try:
             with quietly():
                 for tensor in iter_tensors(output):
                     if self._known.health(tensor) > Health.NEAR:
                         maker = self._known.maker(tensor)
-                        # What was written through a view has no known maker.
+                        # A tensor written through a view has no known producer.
                         for each in [maker] if maker else list(self._waiting):
                             findings += self._released(each)
         except Exception as problem:  # noqa: BLE001 - see FindingReport.miss

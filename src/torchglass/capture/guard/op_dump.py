@@ -34,7 +34,7 @@ from torchglass.capture.guard.evidence import (
     noted,
 )
 from torchglass.capture.guard.tensor_health import look_again
-from torchglass.capture.restore_state import gradients_set, keeping_random_state
+from torchglass.capture.isolated_run import keeping_random_state
 from torchglass.capture.tensor.description import (
     PLAIN_CLASSES,
     Args,
@@ -50,6 +50,7 @@ from torchglass.capture.torch_internals import (
     has_kernel,
     tree_map_only,
 )
+from torchglass.capture.torch_modes import gradients_set
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.errors import (
     CaptureError,
@@ -211,7 +212,7 @@ def _computes(op: OpOverload[..., Any]) -> bool:
     library, _, name = schema.name.partition("::")
     if library not in _LIBRARIES or name in _TOUCHES_MORE:
         return False
-    # What only scripts can call, such as `aten::save`, is in no dispatcher.
+    # Ops that only scripts can call, such as `aten::save`, are in no dispatcher.
     if not has_kernel(f"{schema.name}.{schema.overload_name}".rstrip(".")):
         return False
     gives = any("Tensor" in str(given.type) for given in schema.returns)
@@ -407,7 +408,7 @@ def _made(
             kind = getattr(torch, dtype.removeprefix("torch."))
             stack.enter_context(torch.autocast(device, kind, cache_enabled=False))
         output = function_of(call["function"])(*args, **kwargs)
-    # What returns nothing, as `x[0] = 1` does, has changed its argument.
+    # An op that returns nothing, such as `x[0] = 1`, has changed its argument.
     results = list(iter_tensors(output)) or copies
     if not gradients:
         return [ShownTensor("result", "result", tensor.detach()) for tensor in results]

@@ -1,8 +1,7 @@
-"""Whether a tensor is finite, remembered until somebody writes to it.
+"""Whether a tensor is finite, cached until the tensor is written to.
 
-A sum is the cheapest read there is, and a finite one proves that no NaN and no Inf is among its
-terms. If it is not finite, and for 16-bit floats, the range is read. On a GPU
-each read waits for the device.
+A sum is the cheapest way to read a tensor, and a finite sum proves that there is no NaN or Inf. If
+it is not finite, and for 16-bit floats, the range is read. On a GPU each read waits for the device.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LIMITS = {dtype: NEAR_SHARE * torch.finfo(dtype).max for dtype in (torch.float1
 
 
 def look(tensor: torch.Tensor) -> Health:
-    """The health of a tensor that was just made. Never raises."""
+    """The health of a tensor that was just created. Never raises."""
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex):
         return Health.FINE
@@ -78,7 +77,7 @@ def _look(tensor: torch.Tensor) -> Health:
     try:
         if type(tensor) in PLAIN_CLASSES:
             if tensor.dtype in _SUMMED:
-                # A sum may overflow where none of its terms has.
+                # A sum may overflow although none of its terms did.
                 if math.isfinite(tensor.detach().sum().item()):
                     return Health.FINE
                 return _by_range(tensor.detach())
@@ -120,15 +119,14 @@ class _Known(NamedTuple):
     maker: str
 
 
-# Half the price of calling the class, which is paid for every op.
+# Half the cost of calling the class, for every op.
 _known: Callable[[tuple[Any, ...]], _Known] = functools.partial(tuple.__new__, _Known)
 
 
 class KnownHealth:
     """Remembers tensors without keeping them alive, so that none is read twice.
 
-    The id of one that was freed may come back as another's: the memory that it shows tells the two
-    apart.
+    The id of a freed tensor may be reused: its memory distinguishes the two.
     """
 
     def __init__(self) -> None:
@@ -139,7 +137,7 @@ class KnownHealth:
         """Whether a bad tensor was remembered."""
 
     def remember(self, tensor: torch.Tensor, health: Health, maker: str = "") -> None:
-        """Note the health of a tensor, and what made it so."""
+        """Note the health of a tensor, and the op that caused it."""
         if health:
             self.any_bad = True
         self._known[id(tensor)] = _known((view_of(tensor), version_of(tensor), health, maker))
@@ -147,12 +145,12 @@ class KnownHealth:
             self._forget_the_dead()
 
     def recall(self, tensor: torch.Tensor) -> Health | None:
-        """What is known of a tensor in its current state."""
+        """What is known about a tensor in its current state."""
         known = self._of(tensor)
         return None if known is None else known.health
 
     def health(self, tensor: torch.Tensor) -> Health:
-        """What is known of a tensor, or else what reading it shows."""
+        """The known health of a tensor, or else the result of reading it."""
         known = self.recall(tensor)
         return look_again(tensor) if known is None else known
 

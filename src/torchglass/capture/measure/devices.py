@@ -1,15 +1,14 @@
 """The clocks and the allocators of devices.
 
-On the host a mark is the time itself. On a device that works behind the host's back it is an event
-in the device's own queue: it is read after one synchronisation at the end, so that measuring never
-makes the device wait.
+On the host a mark is the time itself. On an asynchronous device it is an event in the device's
+queue, read after one synchronization at the end, so that measuring never makes the device wait.
 
-Storages tell who holds what, but not what a kernel takes and frees inside of itself: only the
-allocator knows of that.
+Storages show which tensors exist, but not the scratch memory inside kernels: only the allocator
+knows that.
 
-On the CPU no allocator can be asked. There a dispatch mode sees every tensor that a forward makes,
-and its storage tells when it goes. In a backward no mode is needed: what lives on after a node are
-the gradients that the node gives out.
+The CPU allocator has no statistics. There a dispatch mode sees every tensor that a forward creates,
+and a weak reference to its storage shows when it is freed. A backward needs no mode: only the
+gradients that a node returns outlive it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchglass.capture.measure.storage_log import StorageMap, plain_tensors, storage_key
+from torchglass.capture.measure.memory_recorder import StorageMap, plain_tensors, storage_key
 from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
@@ -51,7 +50,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The clock of the machine."""
+    """The clock of the host."""
 
     name = "host"
     mark = staticmethod(time.perf_counter_ns)
@@ -61,7 +60,7 @@ class HostClock:
 
 
 class EventClock:
-    """A device's own clock, read through events that wait in its queue with the work."""
+    """A device's own clock, read through events in its queue."""
 
     def __init__(
         self, name: str, new_event: Callable[[], Any], synchronize: Callable[[], object]
@@ -107,7 +106,7 @@ def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
 
 
 def cpu_clock(clock: Clock) -> CpuClock:
-    """CPU time of all threads that take part, which may be this one alone."""
+    """CPU time of all participating threads, which may be this one alone."""
     if isinstance(clock, HostClock) and torch.get_num_threads() == 1:
         return time.thread_time_ns
     return time.process_time_ns
@@ -126,11 +125,11 @@ def _wait() -> None:
 
 
 class StandingClock:
-    """A clock that stands still in its with-blocks, which may be nested."""
+    """A clock that is paused in its with-blocks, which may be nested."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.raw = clock
-        """The clock that never stands still."""
+        """The clock that is never paused."""
         self.lost_ns = 0
         """The time that passed in with-blocks."""
         self.depth = 0
@@ -155,7 +154,7 @@ _CPU = "cpu"
 
 
 class CpuMeter:
-    """The reports that torch's allocator for the CPU makes to a profiler."""
+    """The reports of torch's CPU allocator to a profiler."""
 
     def __init__(self) -> None:
         self._on = False
@@ -239,7 +238,7 @@ class Allocator:
         return sum(map(torch.cuda.memory_allocated, self._devices))
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
-        """The allocator knows them already."""
+        """Does nothing: the allocator already knows them."""
 
     def watching(self) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext()
@@ -254,7 +253,7 @@ class Storages:
         self._living: StorageMap[int] = StorageMap(self._gone)
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
-        # To see the parts of a sparse tensor takes ops.
+        # Reading the parts of a sparse tensor runs ops.
         with quietly():
             for tensor in tensors:
                 if tensor is not None:
@@ -287,7 +286,7 @@ class Storages:
 
 
 Gauge = Allocator | Storages
-"""Knows how much memory tensors take, from some amount on."""
+"""Measures how much memory tensors take, relative to a starting point."""
 
 
 def gauge_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Gauge:
@@ -297,7 +296,7 @@ def gauge_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Gauge:
 
 
 class _Watching(LookingMode):  # type: ignore[no-untyped-call]
-    """Shows a gauge what every op makes."""
+    """Shows a gauge the results of every op."""
 
     def __init__(self, gauge: Storages, clock: StandingClock) -> None:
         super().__init__()
@@ -323,6 +322,6 @@ def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
         try:
             storage = part.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # Those of function transforms have none.
+            # Tensors of function transforms have none.
             continue
         yield storage

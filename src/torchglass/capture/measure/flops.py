@@ -1,6 +1,6 @@
 """Counts the FLOPs of one step of a model, kernel by kernel and per module.
 
-Kernels of a backward belong to the module call whose op they take the gradient of.
+Kernels of a backward belong to the module call whose op they differentiate.
 
     counter = FlopCounter(model.named_modules())
     with observe_calls(counter), FlopMode(counter):
@@ -11,31 +11,38 @@ Kernels of a backward belong to the module call whose op they take the gradient 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import flop_registry
 
-from torchglass.blocks import uninterruptible
-from torchglass.capture.autograd import UNNUMBERED, NodeCreators
+from torchglass.analyse.flop_formulas import Formula, formula_of, is_free
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators, retried_with_gradients
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
 from torchglass.capture.measure.devices import Clock, clock_for
-from torchglass.capture.measure.flop_rules import (
-    FlopRule,
-    registered_functions,
-    rule_of,
-    rule_of_function,
+from torchglass.capture.measure.registered_flops import (
+    REGISTERED_FUNCTIONS,
+    REGISTERED_OPS,
 )
-from torchglass.capture.model.live_modules import modules_in, tensors_of
+from torchglass.capture.model.structure import modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
-from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, Kwargs, lack_values, tensors_of_call
-from torchglass.capture.torch_internals import node_number, running_node
+from torchglass.capture.torch_internals import (
+    COMPOSITE,
+    OpOverload,
+    has_kernel_for,
+    nested_sizes,
+    node_number,
+    running_node,
+)
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import is_made_of_others
-from torchglass.errors import CaptureError, warn
+from torchglass.errors import CaptureError, uninterruptible, warn
 from torchglass.records.measures import (
     CallPath,
     FlopRecord,
@@ -46,9 +53,163 @@ from torchglass.records.measures import (
 )
 from torchglass.records.model import Model
 
+Count = Callable[[Args, Kwargs, Any], int | None]
+"""The FLOPs of a kernel from its arguments and result; None if they are not known."""
+
+_OURS = ("aten", "quantized", "mkldnn")
+"""The namespaces that our formulas are for: another "linear" may be something else."""
+_WITHOUT_WORK = ("aten", "prims", "prim", "quantized", "profiler", "c10d", "_c10d_functional")
+_PARTLY_READ = frozenset(
+    {"embedding", "gather", "index", "index_select", "take", "_embedding_bag", "masked_select"}
+)
+"""Kernels that read only as much of their first argument as they return."""
+
+
+class FlopRule(NamedTuple):
+    """What is known about a kernel before it runs."""
+
+    name: str
+    """As torch writes it: "aten.addmm"."""
+    nature: FlopStatus
+    flops: Count | None
+    moves: Callable[[Args, Any], int] | None
+    """The bytes that it reads and writes; None for a view."""
+    opens: bool
+    """Whether it is composed of other kernels, which are counted instead."""
+
+
+def rule_of(func: Any) -> FlopRule:
+    """What is known about a kernel, or about a higher-order op."""
+    if not isinstance(func, OpOverload):
+        torchs = _formula_of_torch(func)
+        nature: FlopStatus = "uncounted" if torchs is None else "counted"
+        return FlopRule(
+            str(func.name()), nature, torchs and _with_tensors(torchs), _all_bytes, False
+        )
+    namespace, name = func._schema.name.split("::")
+    by_user, count = _formula_by_user(func), _formula(func, namespace, name)
+    return FlopRule(
+        name=f"{namespace}.{name}",
+        nature="counted" if count else "free" if _is_free(func, namespace, name) else "uncounted",
+        flops=count,
+        moves=None if _is_view(func) else _part_bytes if name in _PARTLY_READ else _all_bytes,
+        opens=by_user is None and has_kernel_for(func, COMPOSITE),
+    )
+
+
+def rule_of_function(name: str, formula: Formula) -> FlopRule:
+    """The rule of an autograd Function that a user has registered a formula for."""
+    return FlopRule(name, "counted", _with_shapes(formula), _all_bytes, False)
+
+
+def shape_of(value: Any) -> Any:
+    """Tensors replaced by their shapes, also in lists; other values are unchanged.
+
+    A sparse matrix has one row per stored element, a nested tensor the shape of each part, and a
+    packed weight the shape of the weight.
+    """
+    if type(value) in _NUMBERS:
+        return value
+    if isinstance(value, torch.Tensor):
+        return _tensor_shape(value)
+    if isinstance(value, (list, tuple)):
+        return [shape_of(part) for part in value]
+    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):
+        return shape_of(value.unpack()[0])
+    return value
+
+
+def _tensor_shape(tensor: torch.Tensor) -> Any:
+    if tensor.layout is torch.strided:
+        if not tensor.is_nested:
+            return tuple(tensor.shape)
+        return nested_sizes(tensor)
+    if tensor.layout in _SPARSE:
+        return tensor._nnz(), math.prod(tensor.shape[tensor.sparse_dim() :])
+    return tuple(tensor.shape)
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+_NUMBERS = frozenset({int, bool, float, type(None)})
+
+
+def _formula(func: OpOverload, namespace: str, name: str) -> Count | None:
+    """A user's formula, else ours, else torch's."""
+    formula = _formula_by_user(func) or (formula_of(name) if namespace in _OURS else None)
+    if formula is not None:
+        return _with_shapes(formula)
+    torchs = _formula_of_torch(func)
+    return None if torchs is None else _with_tensors(torchs)
+
+
+def _with_shapes(formula: Formula) -> Count:
+    def count(args: Args, kwargs: Kwargs, output: Any) -> int | None:
+        named = {name: shape_of(value) for name, value in kwargs.items()}
+        return formula(*map(shape_of, args), **named, out_shape=shape_of(output))
+
+    return count
+
+
+def _with_tensors(formula: Callable[..., int]) -> Count:
+    def count(args: Args, kwargs: Kwargs, output: Any) -> int:
+        return formula(*args, **kwargs, out_val=output)
+
+    return count
+
+
+@lru_cache(maxsize=4096)
+def _is_free(func: OpOverload, namespace: str, name: str) -> bool:
+    if namespace not in _WITHOUT_WORK:
+        return False
+    return (
+        torch.Tag.pointwise in func.tags
+        or _is_view(func)
+        or namespace in {"prim", "profiler", "c10d", "_c10d_functional"}
+        or is_free(name)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _is_view(func: OpOverload) -> bool:
+    """Whether it returns a view of an argument, or no tensor."""
+    schema = func._schema
+    looks = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
+    return looks or not any("Tensor" in str(made.type) for made in schema.returns)
+
+
+def _all_bytes(args: Args, output: Any) -> int:
+    return _bytes((*args, output))
+
+
+def _part_bytes(args: Args, output: Any) -> int:
+    return _bytes((output, output, *args[1:]))
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """The bytes of the tensors among the values, also in lists."""
+    total = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, (list, tuple)):
+            total += _bytes(value)
+    return total
+
+
+def _formula_by_user(func: Any) -> Formula | None:
+    """The formula that a user registered for an op with us."""
+    return REGISTERED_OPS.get(str(func.name())) or REGISTERED_OPS.get(func._schema.name)
+
+
+def _formula_of_torch(func: Any) -> Callable[..., int] | None:
+    """The formula registered with torch for an op; it is called with tensors."""
+    packet = func.overloadpacket if isinstance(func, OpOverload) else func
+    formula: Callable[..., int] | None = flop_registry.get(packet)
+    return formula
+
 
 class CountedCall(NamedTuple):
-    """A running call, whose ops belong to a place: a path below the place of its caller."""
+    """A running call. Its ops are counted at its call path, which is below its caller's."""
 
     path: str | None
     place: int | None
@@ -57,7 +218,7 @@ class CountedCall(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _OpTotals:
-    """The totals of all calls of one op in one place."""
+    """The totals of all calls of one op at one call path."""
 
     calls: int = 0
     flops: int = 0
@@ -120,7 +281,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         amount.marks += marks
 
     def places(self) -> tuple[CallPath, ...]:
-        """The places where modules were called, in the order of their first calls."""
+        """The call paths of modules, in the order of their first calls."""
         return tuple(
             CallPath(path=path, parent=parent, calls=calls)
             for (parent, path), calls in zip(self._places, self._calls, strict=True)
@@ -154,7 +315,7 @@ class FlopCounter(ModuleStack[CountedCall]):
     def _place_of(self, path: str, *, recomputed: bool) -> int:
         caller = self.current
         if recomputed and path in self._last and not (caller and caller.recomputed):
-            # It is still part of whoever called it in the forward.
+            # It still belongs to its caller in the forward.
             return self._last[path]
         key = (None if caller is None else caller.place), path
         place = self._places.setdefault(key, len(self._places))
@@ -166,7 +327,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         return place
 
     def _home(self) -> tuple[int | None, FlopStage]:
-        """The place and the stage of what runs now."""
+        """The current call path and stage."""
         node = running_node()
         innermost = self.current
         if node is None:
@@ -176,11 +337,11 @@ class FlopCounter(ModuleStack[CountedCall]):
             return innermost.place, "recompute" if self.is_backward else "forward"
         number = node_number(node)
         if number != UNNUMBERED:
-            # What adds a gradient to its leaf runs right after whoever made it.
+            # The node that adds a gradient to its leaf runs right after the node that computed it.
             self._node_place = self._makers.find(number)
         if not self.is_backward:
             return self._node_place, "forward"
-        # Gradients are on in a backward only for what is run forward again.
+        # Gradients are on in a backward only during recomputation.
         return self._node_place, "recompute" if torch.is_grad_enabled() else "backward"
 
 
@@ -190,14 +351,14 @@ def _taken(times: Iterator[int], count: int) -> int:
 
 
 class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
-    """Adds the FLOPs of every kernel to a counter, and with a clock the time that it took."""
+    """Adds the FLOPs of every kernel to a counter, and with a clock also its time."""
 
     def __init__(self, counter: FlopCounter, clock: Clock | None = None) -> None:
         super().__init__()
         self._counter = counter
         self._clock = clock
         self._rules: dict[Any, FlopRule] = {}
-        # Whether what runs is part of something that is counted as a whole.
+        # Whether the current op is inside something that is counted as a whole.
         self._is_paused = False
         self._warned = False
 
@@ -217,7 +378,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         return self._run(rule, func, args, kwargs, args)
 
     def count_whole(self, rule: FlopRule, run: Callable[..., Any], args: Args, given: Args) -> Any:
-        """Run something that is not a kernel, and count it by a rule instead of its kernels."""
+        """Run a function, and count it by a rule instead of by its kernels."""
         was_paused, self._is_paused = self._is_paused, True
         try:
             return self._run(rule, run, args, {}, given, paused=was_paused)
@@ -270,9 +431,9 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
 
 @uninterruptible
 def counting_functions(mode: FlopMode) -> Iterator[None]:
-    """Count the registered Functions by their formulas, and nothing that runs inside of them."""
+    """Count registered autograd Functions by their formulas, and nothing inside them."""
     with contextlib.ExitStack() as stack:
-        for function, formulas in registered_functions():
+        for function, formulas in REGISTERED_FUNCTIONS.items():
             name = function.__name__
             if formulas.forward is not None:
                 rule = rule_of_function(name, formulas.forward)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchglass.blocks import uninterruptible
-from torchglass.capture.autograd import Reached, leaves_among
+from torchglass.capture.autograd import Reached, leaves_among, retried_with_gradients
 from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS
 from torchglass.capture.isolated_run import (
     NO_BACKWARD,
@@ -24,11 +23,10 @@ from torchglass.capture.isolated_run import (
 )
 from torchglass.capture.measure.devices import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
-from torchglass.capture.model.live_modules import modules_in, parameters_of, tensors_of
-from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.model.structure import modules_in, parameters_of, tensors_of
 from torchglass.capture.tensor.description import Args, Kwargs, lack_values, named_tensors
 from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
-from torchglass.errors import CaptureError
+from torchglass.errors import CaptureError, uninterruptible
 from torchglass.records.measures import AllocatorPeak, Footprint, Stage
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
@@ -45,7 +43,7 @@ class _Trained(NamedTuple):
     original: torch.Tensor
     """The one that the model runs on."""
     users: torch.Tensor
-    """The one that the user's optimizer knows; the original may be a fake of it."""
+    """The parameter in the user's optimizer; the original may be a fake of it."""
 
 
 class OptimizerCopy:
@@ -120,7 +118,7 @@ def optimizer_named(name: str) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
 def _like(original: Optimizer, own: Mapping[int, nn.Parameter]) -> Optimizer:
     """A copy of an optimizer with its settings and state, for copies of its parameters."""
     optimizer_copy = object.__new__(type(original))
-    # A scheduler puts a `step` on the instance, which would be the original's.
+    # A scheduler sets `step` on the instance, which would be the original's.
     optimizer_copy.__dict__.update(
         {name: value for name, value in vars(original).items() if name != "step"}
     )
@@ -150,7 +148,7 @@ _LSTM = "mkldnn_rnn_layer"
 
 
 class MeasuredMemory(NamedTuple):
-    """A model, the shapes that went through it, and the memory that it took."""
+    """A model, its shapes, and the memory it used."""
 
     model: Model
     calls: tuple[CallRecord, ...]
@@ -169,7 +167,7 @@ def measure(
     fake: bool = False,
     gradients: bool = False,
 ) -> MeasuredMemory:
-    """Run a step of a model, and log who allocates which memory until when.
+    """Run a step of a model, and log which module allocates which memory, and until when.
 
     A real step runs twice: once to log its storages, once to read the allocators.
     """
@@ -183,7 +181,7 @@ def measure(
     with isolated_run(
         target, args, kwargs, backward=backward, loss=loss, gradients=gradients, fake=fake
     ) as run:
-        # A lazy model runs as a copy, which has parameters of its own.
+        # A lazy model runs as a copy, which has its own parameters.
         users = users if run.target is target else parameters_of(run.modules)
         observer = MemoryObserver(run, optimizer, users)
         with observer:
@@ -220,7 +218,7 @@ class MemoryObserver(RunObserver):
         optimizer: OptimizerChoice | None = None,
         users: Sequence[torch.Tensor] = (),
     ) -> None:
-        """`users` has the parameters that the user's optimizer knows; the run may have fakes."""
+        """`users` has the parameters of the user's optimizer; the run may use fakes."""
         self._run = run
         self._optimizer = optimizer
         self._users = users
@@ -230,7 +228,7 @@ class MemoryObserver(RunObserver):
         self.optimizer_copy: OptimizerCopy | None = None
 
     def __enter__(self) -> None:
-        # Every step makes its own copies of weights in another dtype.
+        # Every step creates its own copies of weights in another dtype.
         torch.clear_autocast_cache()
 
     def __exit__(self, *_: object) -> None:

@@ -1,10 +1,10 @@
 """Records the memory of a step, kernel by kernel.
 
-The nodes tell what they saved right before the backward begins.
+What the nodes saved is read right before the backward begins.
 
-Where several gradients come to one tensor, autograd adds each to the sum so far. If nobody else has
-that sum it adds in place; while a mode looks on it never does, and takes a new block that a plain
-run would not take. Such a block is to be counted as the old one.
+If a tensor gets several gradients, autograd adds each one to the sum so far. If nothing else refers
+to the sum, it adds in place. While a mode is active it never does, and allocates a block that a
+plain run would not. Such a block is counted as the old one.
 
     recorder = MemoryRecorder(model.named_modules())
     with recorder.watching("forward"):
@@ -14,19 +14,30 @@ run would not take. Such a block is to be counted as the old one.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import NodeCreators, Reached, node_name, saved_tensors
-from torchglass.capture.measure.storage_log import Place, StorageLog
+from torchglass.capture.isolated_run import Replace
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
-from torchglass.capture.restore_state import Replace
-from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors, tensors_of_call
+from torchglass.capture.tensor.description import (
+    COMPRESSED_INDICES,
+    Args,
+    Kwargs,
+    describe,
+    inner_tensors,
+    iter_tensors,
+    tensors_of_call,
+)
 from torchglass.capture.tensor.memory_extent import extent_of
 from torchglass.capture.torch_internals import (
     BACKWARD_CODE,
@@ -35,24 +46,34 @@ from torchglass.capture.torch_internals import (
     node_number,
     reference_counts,
     running_node,
+    storage_address,
 )
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.records.measures import BlockKind, Saver, StepPhase
-from torchglass.records.model import join_path
+from torchglass.errors import uninterruptible
+from torchglass.records.measures import (
+    BlockId,
+    BlockKind,
+    MemoryBlock,
+    MemoryChange,
+    Saver,
+    StepPart,
+    StepPhase,
+)
+from torchglass.records.model import TensorSpec, join_path
 
 
 class _Creator(NamedTuple):
     path: str | None
     hooked: bool
-    """Whether hooks of the model's own took what was saved, as those of a checkpoint do."""
+    """Whether the model's own hooks, such as a checkpoint's, packed what was saved."""
 
 
 def tensors_saved_by(
     nodes: Iterable[Reached], creators: NodeCreators[_Creator]
 ) -> Iterator[tuple[torch.Tensor, Saver]]:
-    """The tensors that nodes keep and who keeps them, in the order of the forward."""
+    """The tensors that nodes keep, and which node keeps them, in the order of the forward."""
     made = sorted((reached.node for reached in nodes), key=node_number)
     for node in made:
         creator = creators.of(node)
@@ -182,7 +203,7 @@ class MemoryRecorder(CallRecorder):
         return event.output
 
     def retain(self, nodes: Iterable[Reached]) -> None:
-        """What exists when the backward begins is kept for it."""
+        """Everything that exists when the backward begins counts as kept for it."""
         self.log.retain("activation")
         for tensor, saver in tensors_saved_by(nodes, self._creators):
             self.log.saved(tensor, saver)
@@ -191,7 +212,7 @@ class MemoryRecorder(CallRecorder):
         log = self.log
         if event.function not in _MAKES_FROM_DATA:
             self._hold_inputs(iter_tensors((event.args, dict(event.kwargs))))
-        log.place = Place(path, kernel_name(event.function))
+        log.place = KernelPlace(path, kernel_name(event.function))
         in_place = self._sums.in_place(event)
         if in_place is not None:
             log.replace(*in_place)
@@ -230,7 +251,295 @@ class MemoryRecorder(CallRecorder):
 
 
 def kernel_name(function: Any) -> str:
-    """torch's name of a kernel: "addmm"; with its library if that is another: "mine::nms"."""
+    """torch's name of a kernel: "addmm"; with its library if that is not aten: "mine::nms"."""
     schema = getattr(function, "_schema", None)
     name = str(function) if schema is None else str(schema.name)
     return name.removeprefix("aten::")
+
+
+K = TypeVar("K")
+
+
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with their own storage that a tensor consists of; usually itself.
+
+    A sparse tensor consists of its indices and values, a wrapper of its inner tensors. A tensor
+    whose values are outside of torch, as in oneDNN, has none.
+    """
+    if is_lazy(tensor):
+        return
+    if inner := inner_tensors(tensor):
+        for part in inner:
+            yield from plain_tensors(part)
+    elif tensor.layout is torch.strided:
+        yield tensor
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in COMPRESSED_INDICES:
+        yield from (getattr(tensor, name)() for name in COMPRESSED_INDICES[tensor.layout])
+        yield tensor.values()
+
+
+def storage_key(storage: Any) -> int:
+    """A number that no other storage has while this one exists."""
+    key: int = storage_address(storage)
+    return key
+
+
+class _KnownStorage(weakref.ref[torch.UntypedStorage], Generic[K]):
+    """A storage, not kept alive, and what is known about it."""
+
+    __slots__ = ("key", "known")
+    key: int
+    known: K
+
+
+class StorageMap(Generic[K]):
+    """What is known about storages; calls `gone` with it when a storage is freed."""
+
+    def __init__(self, gone: Callable[[K], None]) -> None:
+        self._told = gone
+        self._storages: dict[int, _KnownStorage[K]] = {}
+
+    def find(self, storage: torch.UntypedStorage) -> K | None:
+        found = self._storages.get(storage_key(storage))
+        return None if found is None else found.known
+
+    def know(self, storage: torch.UntypedStorage, known: K) -> None:
+        living: _KnownStorage[K] = _KnownStorage(storage, self._gone)
+        living.key, living.known = storage_key(storage), known
+        self._storages[living.key] = living
+
+    def forget(self, storage: torch.UntypedStorage) -> K | None:
+        found = self._storages.pop(storage_key(storage), None)
+        return None if found is None else found.known
+
+    def pairs(self) -> Iterator[tuple[torch.UntypedStorage, K]]:
+        """The storages that still exist, with what is known about them."""
+        for living in list(self._storages.values()):
+            storage = living()
+            if storage is not None:
+                yield storage, living.known
+
+    def clear(self) -> None:
+        self._storages.clear()
+
+    def _gone(self, living: Any) -> None:
+        key, known = living.key, living.known
+        if self._storages.get(key) is living:
+            del self._storages[key]
+            self._told(known)
+
+
+_MADE_ON_THE_WAY = ("forward", "loss")
+_FIXED = ("parameter", "buffer")
+
+
+class KernelPlace(NamedTuple):
+    """A module, and a kernel that runs for it."""
+
+    path: str | None = None
+    op: str = ""
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """A block while the log is written."""
+
+    id: BlockId
+    bytes: int
+    spec: TensorSpec
+    kind: BlockKind
+    phase: StepPhase | None
+    place: KernelPlace
+    name: str = ""
+    saved_by: dict[Saver, None] = field(default_factory=dict)
+
+    def block(self) -> MemoryBlock:
+        return MemoryBlock(
+            id=self.id,
+            kind=self.kind,
+            bytes=self.bytes,
+            spec=self.spec,
+            phase=self.phase,
+            path=self.place.path,
+            op=self.place.op,
+            name=self.name,
+            saved_by=tuple(self.saved_by),
+        )
+
+
+class StorageLog:
+    """Logs which blocks exist, and are allocated and freed, until it is closed."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._start_ns = 0
+        self._drafts: list[_OpenBlock] = []
+        self._storages: StorageMap[_OpenBlock] = StorageMap(self._gone)
+        self._changes: list[MemoryChange] = []
+        self._parts: list[StepPart] = []
+        self._end = 0
+        self._phase: StepPhase = "forward"
+        self.place = KernelPlace()
+        """The place of the running kernel, or of the last one."""
+
+    def begin(self, phase: StepPhase) -> None:
+        """Begin a part of the step."""
+        self._phase = phase
+        self.place = KernelPlace()
+        now = self._clock()
+        if not self._parts:
+            self._start_ns = now
+        start_ns = now - self._start_ns
+        self._parts.append(StepPart(phase=phase, start=len(self._changes), start_ns=start_ns))
+
+    def hold(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """Log a tensor that existed before the step, unless it is known."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            if self._storages.find(storage) is None:
+                self._enter(storage, part, kind, None, KernelPlace(path), name)
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """Log a tensor that a kernel returned or wrote, if it is new or was resized."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            known = self._storages.find(storage)
+            if known is None:
+                draft = self._enter(storage, part, "temporary", self._phase, self.place)
+                self._change(draft, draft.bytes)
+            elif known.bytes != storage.nbytes():
+                self._resize(storage, known)
+
+    def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """From here on, a tensor uses the block of another one."""
+        for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
+            draft = self._storages.forget(before.untyped_storage())
+            if draft is not None:
+                self._storages.know(after.untyped_storage(), draft)
+
+    def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
+        """Do not count a copy: the step would have used the original."""
+        for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
+            draft = self._storages.find(theirs.untyped_storage())
+            if draft is not None:
+                self._storages.know(ours.untyped_storage(), draft)
+
+    def own(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """Log that a tensor is a gradient, or the state of an optimizer."""
+        self.hold(tensor, kind, path, name)
+        for draft in self._drafts_of(tensor):
+            # State of earlier steps is first seen as the argument of a kernel.
+            if draft.phase is not None or draft.kind == "input":
+                draft.kind, draft.name = kind, name
+                draft.place = KernelPlace(path, draft.place.op)
+
+    def saved(self, tensor: torch.Tensor, saver: Saver) -> None:
+        """Log that an autograd node saved a tensor for the backward."""
+        for draft in self._drafts_of(tensor):
+            if draft.kind not in _FIXED:
+                draft.saved_by[saver] = None
+
+    def retain(self, kind: BlockKind) -> None:
+        """Log that what the forward created and still exists is not temporary."""
+        for _, draft in self._storages.pairs():
+            if draft.phase in _MADE_ON_THE_WAY:
+                draft.kind = kind
+
+    def end(self) -> None:
+        """End a part of the step; what is freed after the last part does not count."""
+        for storage, draft in self._storages.pairs():
+            # A storage can be resized without a kernel.
+            if storage.nbytes() != draft.bytes:
+                self._resize(storage, draft)
+        self._end = len(self._changes)
+
+    def close(self) -> None:
+        self._storages.clear()
+
+    def read(
+        self,
+    ) -> tuple[tuple[MemoryBlock, ...], tuple[MemoryChange, ...], tuple[StepPart, ...]]:
+        """The blocks and their changes; optimizer state counts as allocated before the step."""
+        lasting = {draft.id for draft in self._drafts if draft.kind == "optimizer"}
+        for draft in self._drafts:
+            if draft.id in lasting:
+                draft.phase, draft.place = None, KernelPlace(draft.place.path)
+        changes = self._changes[: self._end]
+        kept = [number for number, one in enumerate(changes) if one.block not in lasting]
+        parts = [
+            StepPart(
+                phase=part.phase,
+                start=sum(number < part.start for number in kept),
+                start_ns=part.start_ns,
+            )
+            for part in self._parts
+        ]
+        blocks = tuple(draft.block() for draft in self._drafts)
+        return blocks, tuple(changes[number] for number in kept), tuple(parts)
+
+    def _enter(
+        self,
+        storage: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        kind: BlockKind,
+        phase: StepPhase | None,
+        place: KernelPlace,
+        name: str = "",
+    ) -> _OpenBlock:
+        draft = _OpenBlock(
+            BlockId(len(self._drafts)), storage.nbytes(), _spec(tensor), kind, phase, place, name
+        )
+        self._drafts.append(draft)
+        self._storages.know(storage, draft)
+        return draft
+
+    def _gone(self, draft: _OpenBlock) -> None:
+        self._change(draft, -draft.bytes)
+
+    def _resize(self, storage: torch.UntypedStorage, old: _OpenBlock) -> None:
+        new = _OpenBlock(
+            BlockId(len(self._drafts)),
+            storage.nbytes(),
+            old.spec,
+            "temporary",
+            self._phase,
+            self.place,
+            old.name,
+        )
+        self._drafts.append(new)
+        # An allocator copies into the new block before it frees the old one.
+        self._change(new, new.bytes)
+        self._change(old, -old.bytes)
+        self._storages.know(storage, new)
+
+    def _change(self, draft: _OpenBlock, size: int) -> None:
+        if not size:
+            return
+        self._changes.append(
+            MemoryChange(
+                time_ns=self._clock() - self._start_ns,
+                block=draft.id,
+                bytes=size,
+                phase=self._phase,
+                path=self.place.path,
+                op=self.place.op,
+            )
+        )
+
+    def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_OpenBlock]:
+        for part in plain_tensors(tensor):
+            draft = self._storages.find(part.untyped_storage())
+            if draft is not None:
+                yield draft
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    """The description of a tensor; of a fake one, that of the real one."""
+    spec = describe(tensor)
+    return dataclasses.replace(spec, layout="strided") if isinstance(tensor, FakeTensor) else spec

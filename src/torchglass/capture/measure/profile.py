@@ -4,8 +4,8 @@
     with observe_calls(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
         model(x)
 
-A node belongs to the op, or at least to the module call, in which the forward made it. Nothing is
-put around modules: in-place ones, checkpoints and modules that return tuples work as ever.
+A node belongs to the op, or at least to the module call, that created it. Modules are not wrapped:
+in-place modules, checkpoints and modules that return tuples work as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from torchglass.analyse.latency import attribute_time
-from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import (
     UNNUMBERED,
     Gradients,
@@ -32,6 +31,7 @@ from torchglass.capture.autograd import (
     Reached,
     node_name,
     nodes_behind,
+    retried_with_gradients,
 )
 from torchglass.capture.isolated_run import (
     ForwardCalls,
@@ -42,7 +42,6 @@ from torchglass.capture.isolated_run import (
 )
 from torchglass.capture.measure.devices import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.module_calls import CallRecorder, ModuleStack, observe_calls
-from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors
 from torchglass.capture.torch_internals import node_number
 from torchglass.capture.torch_modes import (
@@ -52,6 +51,7 @@ from torchglass.capture.torch_modes import (
     run_below,
     without_guards,
 )
+from torchglass.errors import uninterruptible
 from torchglass.records.measures import RunTimes, Span, SpanKind, Stage, Timing
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
@@ -164,7 +164,7 @@ _ASK_ONLY = frozenset(
         *("_set_grad_enabled", "set_grad_enabled"),
     }
 )
-"""Functions that look at a tensor and compute nothing."""
+"""Functions that only inspect a tensor and compute nothing."""
 
 
 class TimedCall(NamedTuple):
@@ -191,7 +191,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
         if path is None:
             return None
         if watch.is_in_node():
-            # Autograd runs it again: it is still part of whoever called it in the forward.
+            # Autograd recomputes it: it still belongs to its caller in the forward.
             return TimedCall(path, watch.begin("module", path, self._callers.get(path)))
         self._callers[path] = watch.current
         return TimedCall(path, watch.begin("module", path))
@@ -199,7 +199,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
     def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
         self._watch.end(call.depth)
         if self._tag is not None and self._watch.is_in_node():
-            # A checkpoint that runs its forward again may well run a backward of that right after.
+            # A checkpoint that recomputes its forward may run its backward right after.
             self._tag(tensor for _, tensor in named_tensors(output))
 
     def caller_path(self) -> str | None:
@@ -220,9 +220,9 @@ class _OpTimer(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if _is_compiling():
-            # Constant while dynamo looks at this method, as it does when `torch.cond` runs.
+            # Constant while dynamo compiles this method, as it does when `torch.cond` runs.
             return func(*args, **kwargs)
-        # Autograd hands our mode on to the threads that it has for devices.
+        # Autograd passes our mode on to its device threads.
         if not _computes(func) or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         if func in OPENED:
@@ -255,7 +255,7 @@ class NodeTimer:
         self._hooks = HookHandles()
 
     def tag(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Time the nodes behind tensors, and charge them to the spans that created them."""
+        """Time the nodes behind tensors, and attribute them to the spans that created them."""
         self.tag_nodes(nodes_behind(tensors))
 
     def tag_nodes(self, nodes: Iterable[Reached]) -> None:
@@ -304,7 +304,7 @@ _COMPILED = "compiled modules are timed as a whole: their internals are not reco
 
 
 class MeasuredTime(NamedTuple):
-    """A model, the shapes that went through it, and how long it took."""
+    """A model, its shapes, and how long it took."""
 
     model: Model
     calls: tuple[CallRecord, ...]

@@ -20,7 +20,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from torchglass.capture.model.live_modules import Identities, module_parts
+from torchglass.capture.model.module_parts import module_parts
+from torchglass.capture.model.structure import Identities
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import exported_dtypes
 from torchglass.errors import TargetError, UnsafeFileError
@@ -32,12 +33,12 @@ from torchglass.records.model import (
     Slot,
     SlotRole,
     TensorId,
+    TensorSpec,
     join_path,
 )
-from torchglass.records.tensors import TensorSpec
 
 _MOST = 500_000
-"""The limit of what is read: a small file can refer to its parts endlessly often."""
+"""The limit of what is read: a small file can refer to its parts any number of times."""
 
 Named = tuple[str, torch.Tensor, bool]
 """Name, tensor, and whether it is not part of the model: the state of an optimizer."""
@@ -209,7 +210,7 @@ CHECKPOINT = "checkpoint"
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _WHOLE_NUMBERS = ("int", "uint", "bool")
 _DEEPEST = 500
-"""Dots after that many stay part of the last name: no model is so deep, but a file may say so."""
+"""Further dots stay part of the last name: no model is this deep, but a file may claim so."""
 
 
 def stored_slot(
@@ -217,8 +218,8 @@ def stored_slot(
 ) -> tuple[str, Slot]:
     """The place of a stored tensor and the slot it has there, by its full name.
 
-    A file does not tell parameters from buffers; whole numbers, the statistics that norms keep,
-    and what is known to be `state` are taken for buffers.
+    A file does not distinguish parameters and buffers. Integers, running statistics of norms, and
+    tensors known to be `state` count as buffers.
     """
     path, _, last = name.rpartition(".")
     buffer = state or last in _STATISTICS or spec.dtype.startswith(_WHOLE_NUMBERS)
@@ -250,10 +251,10 @@ class _Group:
 def tree(
     slots: Iterable[tuple[str, Slot]], *, root: str, classes: Mapping[str, str] | None = None
 ) -> tuple[Module, ...]:
-    """The modules that hold slots at dotted paths, in the order in which these come.
+    """The modules that hold slots at dotted paths, in the order of the slots.
 
     `classes` are the class names by path where they are known, and `root` is that of the root;
-    the class of any other node is "group", since a name does not tell what it is the name of.
+    the class of any other node is "group", because a name does not say what it names.
     """
     known = {"": root, **(classes or {})}
     top = _Group("", "", None)
@@ -305,8 +306,8 @@ def is_archive(path: Path) -> bool:
 def open_archive(path: Path) -> Iterator[ZipFile]:
     """A zip file whose content is no larger than itself.
 
-    Torch stores its data without compression, to map it into memory. What is compressed, or
-    declares more bytes than the file has, was made to exhaust the reader's memory.
+    Torch stores its data without compression, to map it into memory. A file that is compressed, or
+    declares more bytes than it has, is meant to exhaust the reader's memory.
     """
     try:
         archive = ZipFile(path)
@@ -364,10 +365,10 @@ def is_program_file(path: Path) -> bool:
 
 
 def read_program_file(path: Path, *, unsafe: bool) -> Model:
-    """The tree of a program on disk, from the plain text that lies beside its weights.
+    """The tree of a program on disk, from the plain text beside its weights.
 
     `torch.export.load` unpickles objects and evaluates expressions that it finds in the file. It is
-    left to files without such text, of older versions, and to those who allow it.
+    used only for files of older versions without that text, and only if the user allows it.
     """
     with open_archive(path) as archive:
         found = [match for name in archive.namelist() if (match := _MODEL_FILE.fullmatch(name))]

@@ -1,10 +1,10 @@
 """Models on disk, read without their code.
 
 The root of such a model has the class "checkpoint" and its other nodes the class "group", because a
-file of tensors does not say what computes with them. Nor does it say what is trained: all counts as
-trainable parameters, except whole numbers and flags, the running statistics of norms and the state
-of optimizers, which count as buffers. Files that name classes, which are exported programs and
-pickled modules, keep them.
+file of tensors does not say what computes with them. It does not say what is trained either:
+everything counts as a trainable parameter, except integers and booleans, running statistics of
+norms and optimizer state, which count as buffers. Exported programs and pickled modules keep their
+classes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from torchglass.capture.model.checkpoint_contents import (
     stored_slot,
     tree,
 )
-from torchglass.capture.model.live_modules import Identities, module_parts
-from torchglass.capture.model.structure import read_model
+from torchglass.capture.model.module_parts import module_parts
+from torchglass.capture.model.structure import Identities, read_model
 from torchglass.capture.tensor.description import Load, constant, describe
 from torchglass.errors import TargetError, UnsafeFileError
-from torchglass.records.model import FilePart, Model, TensorId
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import FilePart, Model, TensorId, TensorSpec
 
 _LONGEST = 60
 _DTYPE = re.compile(r"([A-Z]+?)(\d+)(.*)")
@@ -77,7 +76,7 @@ def read_safetensors(files: Sequence[Path]) -> Model:
 
 
 def _spec(shape: Sequence[int], dtype: str) -> TensorSpec:
-    """The shape counts elements, also where these are smaller than a byte."""
+    """The shape counts elements, even if an element is smaller than a byte."""
     name, bits = _torch_dtype(dtype)
     return TensorSpec(shape=tuple(shape), dtype=name, bytes=-(-prod(shape) * bits // 8))
 
@@ -154,8 +153,8 @@ def _load(path: Path, *, unsafe: bool) -> Any:
         if not refused:
             raise TargetError(f"{path.name} is corrupt, or not from torch.save") from error
         raise UnsafeFileError(
-            f"{path.name} contains more than tensors: to read it, {', '.join(refused)} would be"
-            f" imported and run; {allowing('where it comes from')}"
+            f"{path.name} contains more than tensors: loading it would import and run "
+            f"{', '.join(refused)}; {allowing('where it comes from')}"
         ) from error
     except (ImportError, AttributeError) as error:
         raise TargetError(f"{path.name} needs code that is not installed: {error}") from error
@@ -223,7 +222,7 @@ def _read(files: Sequence[Path], *, unsafe: bool) -> Model:
 
 
 def checkpoint_files(path: Path) -> Sequence[Path]:
-    """The files that together are the checkpoint at a path."""
+    """The files that make up the checkpoint at a path."""
     if path.name.endswith(_INDEX):
         return _shards(path)
     if not path.is_dir():
@@ -259,7 +258,7 @@ def _shards(index: Path) -> Sequence[Path]:
 class StoredTensors(Mapping[str, Load]):
     """How to load each tensor of a file, of several shards or of a folder, by its dotted name.
 
-    The files are opened when the first one is asked for. An exported program gives none.
+    The files are opened when the first tensor is requested. An exported program has none.
     """
 
     def __init__(self, path: Path, *, unsafe: bool = False) -> None:

@@ -1,49 +1,95 @@
-"""Reads the structure of any model without running or changing it.
+"""Reads the structure of any model without running or changing it: modules, classes, tensors.
 
     >>> model = read_model(nn.Sequential(nn.Linear(3, 4), nn.ReLU()))
     >>> [(module.path, module.kind) for module in model.modules]
     [('', 'Sequential'), ('0', 'Linear'), ('1', 'ReLU')]
 
-Modules are foreign code: they may override `__getattr__`, `__len__` or `__eq__`, and any of it may
-raise. So nothing is asked of a module but what torch itself stored in it, and its `extra_repr`.
+Modules are foreign code: they may override `__getattr__`, `__len__` or `__eq__`, and each of these
+may raise. So only what torch itself stores in a module is read, and its `extra_repr`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass, replace
 from functools import partial
+from itertools import count
 from operator import itemgetter
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from torch import nn
+import torch
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.jit import ScriptModule
+from torch.nn.parameter import is_lazy
 
-from torchglass.blocks import collector_paused
-from torchglass.capture.model.checkpoint_contents import read_exported
-from torchglass.capture.model.live_modules import (
-    PACKED,
-    Identities,
-    class_name,
-    class_source,
-    module_parts,
-    packed_tensors,
+from torchglass.capture.model.module_parts import PACKED, module_parts, packed_tensors
+from torchglass.capture.tensor.description import PLAIN_CLASSES, describe, inner_tensors
+from torchglass.capture.torch_internals import HOOK_TABLES, FakeTensor, script_type, storage_address
+from torchglass.errors import TargetError, collector_paused, error_line
+from torchglass.records.model import (
+    Ancestor,
+    ClassSource,
+    Model,
+    Module,
+    ModuleId,
+    Slot,
+    TensorId,
+    join_path,
 )
-from torchglass.capture.tensor.description import describe
-from torchglass.capture.torch_internals import HOOK_TABLES
-from torchglass.errors import TargetError, error_line
-from torchglass.records.model import ClassSource, Model, Module, ModuleId, Slot
 
 P = ParamSpec("P")
 Record = TypeVar("Record")
 
+LocatedModule = tuple[str, nn.Module]
+"""A module, after its path in the model."""
+
+
+def modules_in(target: Any) -> list[LocatedModule]:
+    """The modules of a model, or of an object that holds some, each under its first path."""
+    found: dict[int, tuple[str, Any]] = {}
+    waiting: list[tuple[str, Any]] = [("", target)]
+    while waiting:
+        path, thing = located = waiting.pop()
+        if id(thing) not in found:
+            found[id(thing)] = located
+            parts = _children(thing)
+            if parts:
+                waiting += [(join_path(path, name), part) for name, part in reversed(parts)]
+    return [located for located in found.values() if isinstance(located[1], nn.Module)]
+
+
+def tensors_of(modules: Sequence[LocatedModule]) -> list[torch.Tensor]:
+    """The parameters and buffers that modules hold."""
+    tables = (table for _, module in modules for table in (module._parameters, module._buffers))
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]
+
+
+def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """The parameters that modules hold and that have a shape, shared ones once."""
+    own = (parameter for module in modules for parameter in module._parameters.values())
+    return list({id(one): one for one in own if one is not None and not is_lazy(one)}.values())
+
+
+def _children(thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, nn.Module):
+        # A module whose `__init__` was never called has no table of modules.
+        children = getattr(thing, "_modules", None)
+        if not children:
+            return []
+        return [(name, child) for name, child in children.items() if child is not None]
+    return module_parts(thing)
+
 
 def quickly(record: Callable[P, Record]) -> Callable[P, Record]:
-    """What makes the same records as a frozen dataclass with slots, in a fraction of the time.
+    """A constructor of a frozen dataclass with slots that takes a fraction of the time.
 
-    A frozen class calls a function to set each of its fields. Here a record begins as an object of
-    a class that has the same slots and is not frozen, and changes its class once it is filled.
+    A frozen class calls a function to set each field. Here a record starts as an instance of a
+    class with the same slots that is not frozen, and changes its class once it is filled.
     """
 
     def freeze(self: Any) -> None:
@@ -72,10 +118,12 @@ _module, _slot = quickly(Module), quickly(Slot)
 def read_model(target: object) -> Model:
     """The structure of a module, of an exported program, or of an object that holds modules.
 
-    Of an object that is no module the root stands for the object itself; dicts and lists in it are
-    nodes of their own, so that a pipeline has paths such as `unet`, `components.vae`, `stages.0`.
+    If the object is not a module, the root is the object itself, and its dicts and lists are nodes,
+    so a pipeline has paths such as `unet`, `components.vae`, `stages.0`.
     """
     if isinstance(target, ExportedProgram):
+        from torchglass.capture.model.checkpoint_contents import read_exported
+
         return read_exported(target)
     if not isinstance(target, nn.Module):
         _check_holds_modules(target)
@@ -103,7 +151,7 @@ def _named(target: object) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text of no more than a line."""
+    """A text of at most one line."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -116,7 +164,7 @@ class _Kind(NamedTuple):
     """What all objects of one Python class have in common."""
 
     class_name: str
-    """"" for scripted modules, whose Python class stands for every one that was compiled."""
+    """"" for scripted modules, which all have the same Python class."""
     is_module: bool
     is_scripted: bool
     has_extra: bool
@@ -133,7 +181,7 @@ class _StructureReader:
         self._texts: dict[str, str] = {}
 
     def modules(self, target: object) -> tuple[Module, ...]:
-        """The records in tree order; what is met again is an alias and is not entered."""
+        """The records in tree order; a module that appears again is an alias and is not entered."""
         modules = self._modules
         first: dict[int, ModuleId] = {}
         children: dict[ModuleId, list[ModuleId]] = {}
@@ -160,7 +208,7 @@ class _StructureReader:
         return {name: source for name, source in sources if source is not None}
 
     def _enter(self, number: ModuleId, place: _Place) -> Sequence[tuple[str, Any]]:
-        """Read what is at a place; returns what is below it."""
+        """Read the module at a path; returns what is below it."""
         thing, name, path, parent = place
         kind = self._kinds.get(type(thing)) or self._kind(thing)
         below: Sequence[tuple[str, Any]] = ()
@@ -258,7 +306,7 @@ class _StructureReader:
 
 
 def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
-    """Another place of a module; it has no slots and children of its own."""
+    """Another path of a module; it has no slots or children."""
     _, name, path, parent = place
     return _module(
         id=number,
@@ -273,7 +321,7 @@ def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
 
 
 def _parts(children: Mapping[Any, Any]) -> list[tuple[str, Any]]:
-    # Checked here, too: calling the function for each of many modules costs more.
+    # Checked here as well: calling the function for each of many modules costs more.
     return [
         (str(name), _unshelled(child) if isinstance(child, ScriptModule) else child)
         for name, child in children.items()
@@ -308,3 +356,123 @@ def _function_name(function: Any) -> str:
         function = function.func
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
+
+
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+
+
+def class_name(thing: object) -> str:
+    """The qualified name of an object's class; for a scripted module, of its original class."""
+    if isinstance(thing, torch.jit.ScriptModule) and "_c" in vars(thing):
+        compiled: str = script_type(thing).qualified_name()
+        return _MANGLED.sub("", compiled).removeprefix("__torch__.")
+    cls = type(thing)
+    if isinstance(thing, fx.GraphModule):
+        # Each one has its own class, created inside a function and renamed after the traced class.
+        return f"{fx.GraphModule.__module__}.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def class_source(cls: type) -> ClassSource | None:
+    """Where the code of a class is; None if there is no file."""
+    forward = _code(_defined(cls, "forward"))
+    file = _class_file(cls)
+    forward_file = "" if forward is None else forward.co_filename
+    if not file and not forward_file:
+        return None
+    return ClassSource(
+        file=file or forward_file,
+        forward_line=None if forward is None else forward.co_firstlineno,
+        forward_file="" if forward_file == file else forward_file,
+        ancestors=tuple(
+            Ancestor(class_name=f"{base.__module__}.{base.__qualname__}", file=_class_file(base))
+            for base in cls.__mro__[1:]
+            if base is not object
+        ),
+    )
+
+
+def _class_file(cls: type) -> str:
+    """The file of a class, by its methods or by its Python module."""
+    for value in vars(cls).values():
+        code = _code(value)
+        # Generated methods have no file, and patched-in functions have another one.
+        if code and value.__module__ == cls.__module__ and code.co_filename != "<string>":
+            return code.co_filename
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+
+
+def _defined(cls: type, name: str) -> object:
+    """The entry of a class or its nearest base under a name, without descriptors."""
+    for base in cls.__mro__:
+        if base is nn.Module:
+            break
+        if name in vars(base):
+            return vars(base)[name]
+    return None
+
+
+def _code(value: object) -> CodeType | None:
+    """The code of a function below its decorators."""
+    seen: set[int] = set()
+    while isinstance(value, FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        if "__wrapped__" not in vars(value):
+            return value.__code__
+        value = vars(value)["__wrapped__"]
+    return None
+
+
+_NextId = Callable[[], TensorId]
+
+
+class Identities:
+    """Gives each tensor a number, valid while the tensors exist."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Hashable, TensorId] = defaultdict(cast("_NextId", count().__next__))
+        self._owners: list[object] = []
+
+    def of(self, tensor: torch.Tensor) -> TensorId:
+        """The number of a tensor: equal for two tensors in the same memory."""
+        return self._ids[_memory(tensor)]
+
+    def of_key(self, key: Hashable) -> TensorId:
+        return self._ids[key]
+
+    def of_part(self, owner: object, name: str) -> TensorId:
+        """The number of a tensor packed in an object, which is kept alive for its id."""
+        self._owners.append(owner)
+        return self.of_key((id(owner), name))
+
+
+def _memory(tensor: torch.Tensor) -> Hashable:
+    """A key that tensors share when they have the same address and size."""
+    try:
+        if type(tensor) in PLAIN_CLASSES:
+            if address := tensor.data_ptr():
+                # One integer: a large model has many, and the garbage collector skips integers.
+                return tensor.nbytes << 64 | address
+            if tensor.is_meta:
+                return _storage(tensor), int(tensor.storage_offset()), tensor.nbytes
+            # An empty tensor has no address, nor has one whose storage was freed.
+            return id(tensor)
+        return _special_memory(tensor)
+    except Exception:  # noqa: BLE001 - a tensor that has no storage to ask for is at least itself
+        return id(tensor)
+
+
+def _special_memory(tensor: torch.Tensor) -> Hashable:
+    if is_lazy(tensor) or tensor.numel() == 0:
+        return id(tensor)
+    if inner := inner_tensors(tensor):
+        return tuple(map(_memory, inner))
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        return _storage(tensor), tensor.storage_offset(), tensor.nbytes
+    return tensor.data_ptr(), tensor.nbytes
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """The address of the storage object, which exists even without memory."""
+    address: int = storage_address(tensor.untyped_storage())
+    return address

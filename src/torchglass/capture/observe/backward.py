@@ -1,8 +1,8 @@
 """The backward of module calls: gradients, time and memory, at autograd nodes.
 
-A node belongs to the innermost watched call in which it was made. The gradient of an input is what
-the nodes of the call send to where the input hangs in the graph, whatever else it is used for. What
-lies between two nodes belongs to the innermost call around both, as in a forward.
+A node belongs to the innermost observed call in which it was created. The gradient of an input is
+what the nodes of the call pass on to the input's node, whatever else uses the input. Time between
+two nodes belongs to the innermost call around both, as in a forward.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torchglass.errors import Fence
 class _RunningNode:
     start_ns: int = 0
     inner_ns: int = 0
-    """The part of its time that is charged elsewhere."""
+    """The part of its time that is attributed elsewhere."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class BackwardRecorder:
         self._sums: dict[tuple[ObservedCall, Edge], tuple[int, torch.Tensor | None]] = {}
 
     def rest(self) -> None:
-        """No backward runs: the next node has nothing to do with the last one."""
+        """No backward runs: the next node is unrelated to the last one."""
         with self.fence, self._clock:
             sums, self._sums = self._sums, {}
             with quietly():
@@ -133,7 +133,7 @@ class BackwardRecorder:
                 self._send(call, edge, gradients[index])
 
     def spend_inside(self, ns: int) -> None:
-        """Subtract time from the running node that is charged elsewhere."""
+        """Subtract time from the running node that is attributed elsewhere."""
         nodes = self._threads[threading.get_ident()]
         if nodes.open:
             nodes.open[-1].inner_ns += ns
@@ -143,8 +143,8 @@ class BackwardRecorder:
         nodes = self._threads[thread]
         if task != nodes.task and not nodes.open:
             nodes = self._threads[thread] = _ThreadNodes(task)
-            # Otherwise an unfinished sum would be kept alive, and what the last node frees would
-            # not be charged to any call.
+            # Otherwise an unfinished sum would be kept alive, and memory freed by the last node
+            # would not be attributed to any call.
             queue_callback(partial(self._ended, nodes))
         return nodes
 
@@ -155,7 +155,7 @@ class BackwardRecorder:
             self.rest()
 
     def _charge_gap(self, nodes: _ThreadNodes, owner: ObservedCall | None, arrived_ns: int) -> None:
-        """Charge the time between two nodes to the call around both."""
+        """Attribute the time between two nodes to the call around both."""
         if nodes.open or nodes.last is None or owner is None:
             return
         around = nearest_around(nodes.last, owner)
@@ -163,7 +163,7 @@ class BackwardRecorder:
             around.charge_time(arrived_ns - nodes.last_ns)
 
     def _weigh(self, nodes: _ThreadNodes, gradients: Gradients = ()) -> None:
-        """Charge the change of memory since the last node began to that node."""
+        """Attribute the change of memory since the last node began to that node."""
         if self._gauge is None:
             return
         self._gauge.meet(gradients)
@@ -218,7 +218,7 @@ class NodeHooks:
         self.outputs: list[tuple[int, ObservedCall, str]] = []
         """The arriving gradients that belong to outputs of calls."""
         self.passed: list[tuple[int, ObservedCall, Edge]] = []
-        """Those that pass through a call unchanged."""
+        """The gradients that pass through a call unchanged."""
         self.inputs: list[tuple[int, ObservedCall, Edge]] = []
         """The computed gradients that belong to inputs of calls."""
 
@@ -361,7 +361,7 @@ class GraphHooks:
         handles.around(node, hooks.begin, hooks.end)
 
     def _expect(self, call: ObservedCall, place: str, tensor: torch.Tensor) -> None:
-        """Take the gradient of a call's output where it arrives."""
+        """Record the gradient of a call's output where it arrives."""
         edge = _edge(tensor)
         if edge is None:
             return

@@ -1,4 +1,4 @@
-"""Inspects a model in runs of our own: warm-up, time, everything else."""
+"""Inspects a model in three runs: warm-up, time, everything else."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.parameters import count
+from torchglass.capture.autograd import retried_with_gradients
 from torchglass.capture.isolated_run import (
     NO_BACKWARD,
     IsolatedRun,
@@ -20,12 +21,10 @@ from torchglass.capture.isolated_run import (
     RunObserver,
     isolated_run,
 )
-from torchglass.capture.model.live_modules import modules_in
-from torchglass.capture.model.structure import read_model
+from torchglass.capture.model.structure import modules_in, read_model
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.observed_call import ModuleHistory, ObservedCall
 from torchglass.capture.observe.recorder import ModuleRecorder, RecordOptions, depth_of
-from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, Kwargs, describe
 from torchglass.errors import CaptureError
 from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, InspectedModule
@@ -88,7 +87,7 @@ def _modules(
 def _strays(
     recorder: ModuleRecorder, modules: list[InspectedModule], histories: Mapping[str, ModuleHistory]
 ) -> Iterator[InspectedModule]:
-    """Modules that were called but are not in the model, each below its caller."""
+    """Called modules that are not part of the model, each below its caller."""
     places = {module.path: index for index, module in enumerate(modules)}
     for path in sorted(histories.keys() - places.keys(), key=depth_of):
         above, _, name = path.rpartition(".")
@@ -131,7 +130,7 @@ def _told(recorder: ModuleRecorder, history: ModuleHistory | None) -> dict[str, 
 
 
 def _gradient_bytes(recorder: ModuleRecorder, module: nn.Module | None) -> int:
-    """The size of a module's gradients when they arrived, or else now."""
+    """The size of a module's gradients when they arrived; otherwise their current size."""
     if module is None:
         return 0
     seen = recorder.gradient_bytes

@@ -18,7 +18,7 @@ from torchglass.records.calls import (
     ModuleStatistics,
     Totals,
 )
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 if TYPE_CHECKING:
     pass
@@ -73,7 +73,7 @@ class ObservedCall:
     )
     depth: int
     recomputed: bool
-    """Whether a checkpoint runs it again in the backward."""
+    """Whether a checkpoint recomputes it in the backward."""
     start_ns: int
     start_bytes: int
     lost_ns: int

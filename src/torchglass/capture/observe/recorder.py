@@ -5,9 +5,9 @@
         model(x).sum().backward()
     recorder.close()
 
-Tensors are read before a module runs and after it, and none of them is held. The clock is paused
-meanwhile, so times are without our own work. Nothing is put on the models. Hooks on autograd
-nodes, which gradients and the time of backwards need, go when the recorder is closed.
+Tensors are read before and after a module runs, and none is kept alive. The clock is paused
+meanwhile, so times exclude our own work. Nothing is put on the models. Hooks on autograd nodes,
+which gradients and backward times need, are removed when the recorder is closed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchglass.blocks import deferred_signals, undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.measure.devices import StandingClock, gauge_for, waiting
-from torchglass.capture.model.live_modules import class_name, modules_in, tensors_of
+from torchglass.capture.model.structure import class_name, modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks
 from torchglass.capture.observe.observed_call import Located, ModuleHistory, ObservedCall
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.tensor_reader import StatisticsReader
-from torchglass.capture.torch_internals import (
-    dispatch_mode_count,
-    function_mode_count,
-    has_compiled,
+from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
+from torchglass.capture.torch_modes import has_compiled, quietly
+from torchglass.errors import (
+    CaptureError,
+    TargetError,
+    deferred_signals,
+    undo_reliably,
+    uninterruptible,
 )
-from torchglass.capture.torch_modes import quietly
-from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
 from torchglass.records.model import join_path
 
@@ -43,7 +44,7 @@ _LEVELS = ("full", "cheap", "shapes")
 
 
 class RecordOptions(NamedTuple):
-    """What is recorded of module calls."""
+    """What to record about module calls."""
 
     forward: bool = True
     """Inputs, outputs, time and memory of forwards."""
@@ -59,7 +60,7 @@ class RecordOptions(NamedTuple):
     copy_bytes: int = 0
     """Copies of tensors are kept up to this size."""
     recomputation: bool = True
-    """Whether what a checkpoint runs again is part of the pass in which it ran first."""
+    """Whether a recomputation counts for the original pass."""
 
 
 Ended = Callable[[list[ForwardStats]], None]
@@ -76,7 +77,7 @@ def recording_statistics(
 ) -> Iterator[ModuleRecorder]:
     """Record the calls of all modules in a model, a pipeline or a list, until the block ends.
 
-    `ended` is given the calls of each forward pass, in the order in which they ended.
+    `ended` gets the calls of each forward pass, in the order in which they ended.
     """
     if level not in _LEVELS:
         raise CaptureError(f"level must be one of {', '.join(_LEVELS)}, not {level!r}")
@@ -212,7 +213,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
                 yield call.number, place, tensor
 
     def rest(self) -> None:
-        """The next node has nothing to do with the last one."""
+        """The next node is unrelated to the last one."""
         if not is_in_backward():
             self._backward.rest()
 
@@ -307,7 +308,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             self._wait()
 
     def _end_rest(self, call: ObservedCall) -> None:
-        """Record the memory of a call, and charge one that was run again to its backward."""
+        """Record the memory of a call; a recomputed call counts for the backward."""
         if not self.running:
             self._stop_watching()
             if call.recomputed:
@@ -351,7 +352,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
     def _history(self, module: nn.Module) -> ModuleHistory | None:
         """The history of a module, or None if it is not observed.
 
-        A module that is in no model is placed below its caller.
+        A module outside of all models is placed below its caller.
         """
         around = None if self.current is None else self.current.history
         holders = [model for model, paths in enumerate(self._paths) if id(module) in paths]

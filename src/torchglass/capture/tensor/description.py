@@ -22,7 +22,7 @@ from torchglass.capture.torch_internals import (
     FakeTensor,
     is_traceable_wrapper_subclass,
 )
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import TensorSpec
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 """The classes of tensors that override nothing."""
@@ -39,9 +39,9 @@ COMPRESSED_INDICES = {
 def describe(tensor: torch.Tensor) -> TensorSpec:
     """The description of any tensor; what cannot be read is left out.
 
-    A subclass that wraps tensors has its own shape and the bytes of what it wraps: a DTensor shows
-    the shape of the whole and the bytes that lie on this rank. A nested tensor shows the shape of
-    its packed values, which has the right number of elements.
+    A wrapper subclass has its own shape and the bytes of its inner tensors: a DTensor shows the
+    global shape and the bytes on this rank. A nested tensor shows the shape of its packed values,
+    which has the right number of elements.
     """
     try:
         if type(tensor) in PLAIN_CLASSES and not tensor.is_nested:
@@ -59,7 +59,7 @@ def inner_tensors(tensor: Any) -> list[torch.Tensor]:
         return []
     names, _ = tensor.__tensor_flatten__()
     parts = [getattr(tensor, name) for name in names]
-    # A DTensor counts its device mesh among them.
+    # A DTensor has its device mesh among them.
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
@@ -119,7 +119,7 @@ def _dense_bytes(elements: int, dtype: torch.dtype) -> int:
 
 
 def _concrete(sizes: Iterable[Any]) -> tuple[int, ...]:
-    """Sizes as numbers; a symbolic one by its example, without a guard."""
+    """Sizes as integers; a symbolic size by its example value, without a guard."""
     return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
@@ -141,7 +141,7 @@ def corner(tensor: torch.Tensor) -> str:
     "" for a tensor without such values: sparse, nested, or on the meta device.
     """
     try:
-        # Neither a subclass nor a tracing mode is to see what printing does.
+        # Hidden from subclasses and tracing modes.
         with DisableTorchFunction():
             if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
                 return ""
@@ -171,7 +171,7 @@ def histogram(tensor: torch.Tensor, bins: int = 16) -> tuple[float, ...]:
 
 
 def _sample(values: torch.Tensor) -> torch.Tensor:
-    """A strided view with at most so many values."""
+    """A strided view with a limited number of values."""
     for dim, size in enumerate(values.shape):
         step = min(math.ceil(values.numel() / _MOST_SAMPLED), size)
         if step > 1:
@@ -185,11 +185,11 @@ Kwargs = Mapping[str, Any]
 """What a module or an op is called with."""
 NamedTensors = Iterator[tuple[str, torch.Tensor]]
 Load = Callable[[], torch.Tensor]
-"""How to get at a tensor that may still be in a file."""
+"""Loads a tensor that may still be in a file."""
 Item = tuple[str, Any]
 
 _MOST_OBJECTS = 2000
-"""The number of objects that are opened for one result."""
+"""The most objects that are read for one result."""
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.Size, torch.dtype)
 _CLOSED = (nn.Module, torch.optim.Optimizer, types.ModuleType, type, weakref.ProxyTypes)
 """Objects whose tensors are not part of a result, and proxies of other objects."""
@@ -201,7 +201,7 @@ def tensors_of_call(args: Args, kwargs: Kwargs) -> NamedTensors:
 
 
 def tensors_by_argument(module: nn.Module, args: Args, kwargs: Kwargs) -> NamedTensors:
-    """The tensors that a module is called with, by the names that its forward has for them."""
+    """The tensors that a module is called with, by the argument names of its forward."""
     try:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
     except (TypeError, ValueError):
@@ -210,10 +210,10 @@ def tensors_by_argument(module: nn.Module, args: Args, kwargs: Kwargs) -> NamedT
 
 
 def named_tensors(nest: Any) -> NamedTensors:
-    """The tensors in what a call returned: "" is the nest itself, "hidden.0" is inside of it.
+    """The tensors in the output of a call: "" is the output itself, "hidden.0" is inside it.
 
-    Containers are opened through their builtin methods, and of objects only what they store is
-    read: none of the user's code runs, and no iterator is used up.
+    Containers are read through their builtin methods, and objects only through their stored
+    attributes: no user code runs, and no iterator is consumed.
     """
     if issubclass(type(nest), torch.Tensor):
         return iter((("", nest),))
@@ -229,14 +229,14 @@ def _tensors(items: list[Item], stored_in: Callable[[Any], list[Item]] = _closed
     waiting = items[::-1]
     while waiting:
         place, item = waiting.pop()
-        # To ask a dead weak reference for its class raises, to ask for its type does not.
+        # `__class__` of a dead weak reference raises, `type` does not.
         kind = type(item)
         if issubclass(kind, torch.Tensor):
             yield place, item
         elif kind not in _ATOMS and id(item) not in opened:
             inside = _inside(kind, item) or stored_in(item)
             if inside:
-                # Kept, so that no other object gets its id while we are here.
+                # Kept alive, so that no other object gets its id.
                 opened[id(item)] = item
                 waiting.extend((_join(place, name), inner) for name, inner in reversed(inside))
 
@@ -262,7 +262,7 @@ def _inside(kind: type, item: Any) -> list[Item]:
 
 
 class _Objects:
-    """Opens objects of other classes, as distributions and a user's own are, up to a limit."""
+    """Reads instances of other classes, such as distributions and user classes, up to a limit."""
 
     def __init__(self) -> None:
         self._left = _MOST_OBJECTS
@@ -301,12 +301,12 @@ def _join(place: str, name: str) -> str:
 
 
 def constant(value: T) -> Callable[[], T]:
-    """A function that returns what is there already, as a `Load` does."""
+    """A `Load` that returns an object that already exists."""
     return lambda: value
 
 
 def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an op's arguments or output, which nest in tuples, lists and dicts only."""
+    """The tensors in an op's arguments or output, nested in tuples, lists and dicts only."""
     if isinstance(nest, torch.Tensor):
         yield nest
     elif isinstance(nest, (tuple, list)):
@@ -341,7 +341,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether some of the tensors are fake already."""
+    """Whether some of the tensors are already fake."""
     return any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 

@@ -1,11 +1,11 @@
 """Tensors of a trace in one safetensors file, which is read without running any code.
 
-What safetensors cannot hold as it is (sparse, nested, complex, quantized) is kept as the dense
-parts it is made of. The file's header says how to put them together, as JSON:
+Tensors that safetensors does not support (sparse, nested, complex, quantized) are stored as their
+dense parts. The file's header says how to reassemble them, as JSON:
 
     {"tensors/7.0": {"kind": "dense", "part": "4", "shape": [1, 384, 13, 13]}, …}
 
-Several tensors may name one part: an output is often the very result of the last op.
+Several tensors may share one part: an output is often the same tensor as the result of the last op.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUANTIZED = (torch.per_tensor_affine, torch.per_tensor_symmetric)
 def write_tensors(
     path: Path, groups: Mapping[str, Tensors], notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write groups of tensors, each under its name, to a new file, with notes in its header."""
+    """Write named groups of tensors to a new file, with notes in its header."""
     parts, header = _encoded(groups)
     # safetensors creates files that only their owner can read; an existing one keeps its mode.
     path.touch()
@@ -52,7 +52,7 @@ def write_tensors(
 
 
 def read_note(path: Path, name: str) -> str | None:
-    """A note that `write_tensors` put into a file; None where it has no such note."""
+    """A note that `write_tensors` put into a file; None if there is none."""
     if path.is_dir():
         raise StoreError(f"cannot read {path}: it is a folder, not a file of tensors")
     try:
@@ -70,7 +70,7 @@ def pack_tensors(groups: Mapping[str, Tensors]) -> bytes:
 
 
 def unpack_tensors(packed: bytes, group: str) -> dict[Key, torch.Tensor]:
-    """A group of tensors from what `pack_tensors` returned."""
+    """A group of tensors from the bytes of `pack_tensors`."""
     try:
         # The header's length in eight bytes, then the header.
         header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
@@ -82,7 +82,7 @@ def unpack_tensors(packed: bytes, group: str) -> dict[Key, torch.Tensor]:
 
 
 class SavedTensors(Mapping[Key, torch.Tensor]):
-    """A group of tensors in a file, each read when it is asked for and kept while it is used."""
+    """A group of tensors in a file, each read on demand and kept while it is used."""
 
     def __init__(self, path: Path, group: str) -> None:
         self._path = path
@@ -150,7 +150,7 @@ def _encoded(groups: Mapping[str, Tensors]) -> tuple[dict[str, torch.Tensor], di
     encoder = _Encoder()
     entries = {}
     left_out = 0
-    # Neither a subclass nor a tracing mode is to see how tensors are taken apart.
+    # Hidden from subclasses and tracing modes.
     with DisableTorchFunction():
         for group, tensors in groups.items():
             for (op, output), tensor in tensors.items():
@@ -182,7 +182,7 @@ class _Encoder:
             return None
 
     def entry(self, tensor: torch.Tensor) -> Entry:
-        """How to put a tensor together from the parts."""
+        """How to reassemble a tensor from its parts."""
         tensor = tensor.detach()
         shape = list(tensor.shape)
         if tensor.is_nested:

@@ -3,8 +3,8 @@
 >>> grids(np.array([[0.0, 1.0, 2.0, 3.0]]), bins=4)
 [Grid(exponent=0, first=0, counts=(1, 1, 1, 1))]
 
-The bins are as wide as the bulk of the values needs. There is room for four times as many bins, and
-the few values still farther out are in no bin: one outlier does not blur all the others.
+The bins are as wide as the bulk of the values needs. Outside the bulk there may be four times as
+many bins; the few values beyond are in no bin, so that one outlier does not make all bins coarse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 
 ROOM = 4
-"""A grid has at most this many times the bins that the bulk of the values takes."""
+"""A grid has at most this many times the bins of the bulk."""
 _BEYOND = 100
 """One in this many values on either side may be an outlier."""
 _EXACT_BITS = 52
@@ -42,7 +42,7 @@ EMPTY = Grid(0, 0, ())
 
 
 def grids(rows: Numbers, bins: int) -> list[Grid]:
-    """The histogram of each row, whatever is in it; what is not finite is in no bin."""
+    """The histogram of each row; values that are not finite are in no bin."""
     if rows.size == 0:
         return [EMPTY] * len(rows)
     with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
 
 def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
     """How many values of each row are in each bin."""
-    # What is in no bin goes into an extra one, which is dropped.
+    # Values outside of all bins go into an extra bin, which is dropped.
     inside = np.where((places >= 0) & (places < room), places, room).astype(np.intp)
     inside += np.arange(len(places))[:, None] * (room + 1)
     flat = np.bincount(inside.ravel(), minlength=len(places) * (room + 1))

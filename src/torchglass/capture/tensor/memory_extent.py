@@ -19,13 +19,13 @@ _weak = weakref.ref
 
 
 View = tuple[Any, ...]
-"""What a tensor shows; the first item is a weak reference to its storage."""
+"""The memory of a tensor; the first item is a weak reference to its storage."""
 
 
 class Extent(NamedTuple):
-    """The bytes of a storage that a tensor is made of: a run of them, again once per period.
+    """The bytes of a storage that a tensor covers: a run of bytes, repeated once per period.
 
-    A column of a matrix is a run of one element whose period is a row; a matrix is all one run.
+    A column of a matrix is a run of one element whose period is a row; a whole matrix is one run.
     """
 
     storage: int
@@ -37,7 +37,8 @@ class Extent(NamedTuple):
     period: int
     """From one run to the next; 0 if there is only one."""
     solid: bool
-    """Whether all bytes of the runs are the tensor's; where three strides nest, some are not."""
+    """Whether all bytes of the runs belong to the tensor; with three nested strides, some do
+    not."""
     item: int
     """The bytes of an element."""
     shape: tuple[int, ...]
@@ -93,7 +94,7 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
 
 
 def extent_of_view(view: View) -> Extent | None:
-    """The memory that a tensor showed; None if it had none, or if it was freed."""
+    """The memory that a tensor covered; None if it had none, or if it was freed."""
     storage = view[0]()
     if storage is None or 0 in view[2]:
         return None
@@ -119,10 +120,10 @@ def storage_of(tensor: torch.Tensor) -> int | None:
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """Which elements of which memory a tensor shows: equal for two tensors only if both are.
+    """Which elements of which memory a tensor covers: equal for two tensors only if both are.
 
-    It holds neither the tensor nor its memory. A weak reference to the tensor itself would tell
-    tensors apart, too, but torch refuses to swap a tensor that has one.
+    It keeps neither the tensor nor its memory alive. A weak reference to the tensor would also
+    distinguish tensors, but torch refuses to swap a tensor that has one.
     """
     try:
         storage = _weak(tensor.untyped_storage())
@@ -138,7 +139,7 @@ def _no_storage() -> None:
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that takes no more memory than the tensor does: `x.expand(10**10)` takes one element.
 
-    Its strides are those of the tensor where elements repeat.
+    It has the strides of the tensor where elements repeat.
     """
     memory = repeated_memory(tensor)
     if memory is None:
@@ -147,7 +148,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The memory of a tensor that shows some of its elements more than once."""
+    """The memory of a tensor that has some elements more than once."""
     if not _is_plain(tensor) or tensor.is_meta:
         return None
     span = 1 + sum(
@@ -159,7 +160,7 @@ def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without the repeats that expanding gave it."""
+    """A tensor without the repeats of expanded dimensions."""
     if not _is_plain(tensor):
         return tensor
     steps = tensor.stride()
@@ -198,9 +199,8 @@ Thing = TypeVar("Thing")
 class ByMemory(Generic[Thing]):
     """Things by the memory that they span in one storage.
 
-    Those at one place are found without a look at all others: things whose runs have the same
-    period and about the same length lie in cells of twice that length, by where in the period they
-    begin.
+    Lookups do not visit everything: things whose runs have the same period and about the same
+    length are in cells of twice that length, by their start within the period.
     """
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ def _near(extent: Extent, period: int, length: int, cells: Mapping[int, object])
         return list(cells)
     if period:
         start = extent.first % period
-        # A run may go beyond the end of a period, into the beginning of the next.
+        # A run may extend beyond the end of a period, into the next one.
         spans = [(start + turn, start + turn + extent.run - 1) for turn in (-period, 0, period)]
     else:
         spans = [(extent.first, extent.last)]

@@ -18,14 +18,14 @@ from torch.nn.parameter import is_lazy
 from torchglass.capture.tensor.description import COMPRESSED_INDICES, Load, inner_tensors
 from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
 from torchglass.capture.torch_modes import quietly
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 _CHUNK = 1 << 16
-"""Elements that stay in a core's cache together with their differences from the mean."""
+"""Elements that fit in a core's cache together with their differences from the mean."""
 _DEVICE_CHUNK = 1 << 24
-"""Elsewhere each chunk costs a wait for the device."""
+"""On other devices each chunk waits for the device."""
 _SMALLEST, _LARGEST = 1e-15, 1e15
-"""Where the squares of float32 neither vanish nor overflow."""
+"""Where the squares of float32 neither underflow nor overflow."""
 _FAR = 10
 """Squares around the mean are exact up to this ratio to the square of the mean."""
 _RANGED = {
@@ -40,16 +40,16 @@ _RANGED = {
     torch.uint8,
     torch.bool,
 }
-"""The dtypes that `aminmax` knows."""
+"""The dtypes that `aminmax` supports."""
 _WIDE = {torch.float64, torch.int64, torch.int32, torch.uint32, torch.uint64}
 _DOUBLES = {torch.float64, torch.complex128}
 _SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
-"""Where the squares of float64 neither vanish nor overflow."""
+"""Where the squares of float64 neither underflow nor overflow."""
 SAFE_LENGTHS = {
     torch.float32: (_SMALLEST, _LARGEST),
     torch.float64: (_SMALLEST_DOUBLE, _LARGEST_DOUBLE),
 }
-"""Norms in between are exact: no square that counts has vanished or overflowed."""
+"""Norms in between are exact: no relevant square underflowed or overflowed."""
 _NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool}
 
 Column = npt.NDArray[np.float64]
@@ -58,11 +58,11 @@ Column = npt.NDArray[np.float64]
 def measure(tensor: torch.Tensor) -> Stats | None:
     """The statistics of a tensor; None if it has no values (empty, meta, fake, …).
 
-    A complex tensor is measured by its magnitudes, a sparse one by the values that it stores, a
-    DTensor by its part on this rank. `std` is the sample's, 0 for a single value.
+    A complex tensor is measured by its magnitudes, a sparse tensor by its stored values, a DTensor
+    by its local shard. `std` is the sample standard deviation, 0 for a single value.
     """
     try:
-        # Neither a subclass nor a tracing mode is to see the operations of the measurement.
+        # Hidden from subclasses and tracing modes.
         with DisableTorchFunction():
             values = numbers_of(tensor)
             return None if values is None else _measured(values)
@@ -102,8 +102,11 @@ def _measured(values: torch.Tensor) -> Stats | None:
 
 
 class Moments:
-    """The moments of the values added so far. A chunk far from zero is shifted by its own mean,
-    so that a small spread around it is not lost; chunks are joined in double precision."""
+    """The moments of the values added so far.
+
+    A chunk far from zero is shifted by its own mean, so that a small spread around it is not lost;
+    chunks are joined in double precision.
+    """
 
     def __init__(self, exponent: int = 0) -> None:
         """All values are divided by `2**exponent` while they are added up."""
@@ -147,7 +150,7 @@ class Moments:
     def _add(self, chunk: torch.Tensor) -> None:
         chunk = plain_numbers(chunk)
         if self._exponent:
-            # In two steps, as the power of two may overflow where the product does not.
+            # In two steps, because the power of two may overflow where the product does not.
             half = -self._exponent // 2
             chunk = chunk * 2.0**half * 2.0 ** (-self._exponent - half)
         wide = chunk.dtype in _WIDE
@@ -194,7 +197,7 @@ class Moments:
 
 
 def _exponent(values: torch.Tensor) -> int:
-    """The scale at which the squares of float64 values neither vanish nor overflow."""
+    """The scale at which the squares of float64 values neither underflow nor overflow."""
     if values.dtype not in _DOUBLES:
         return 0
     largest = max((_largest(chunk) for chunk in _chunks(values)), default=0.0)
@@ -249,7 +252,7 @@ class Rows(NamedTuple):
     means: list[float]
     deviations: list[float]
     others: dict[int, Stats | None]
-    """By index, those for which the columns are not exact."""
+    """The exact statistics, by index, where the columns are not exact."""
 
     def stats(self) -> list[Stats | None]:
         columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
@@ -263,7 +266,7 @@ class Rows(NamedTuple):
 
 
 def measure_rows(tensors: torch.Tensor) -> Rows:
-    """What `measure` finds in each of some stacked tensors, which may be overwritten."""
+    """The result of `measure` for each of some stacked tensors, which may be overwritten."""
     with quietly():
         rows = tensors.reshape(len(tensors), -1)
         try:
@@ -284,7 +287,7 @@ def _rows_measured(rows: torch.Tensor) -> Rows:
     is_far = is_finite & ~is_exact
     far = rows[torch.from_numpy(is_far)].double() if is_far.any() else None
     others = {index: measure(rows[index]) for index in np.flatnonzero(~is_finite).tolist()}
-    # What is not finite is among the others; its result here is not used.
+    # Rows that are not finite are handled elsewhere; their results here are not used.
     with np.errstate(invalid="ignore", over="ignore"):
         means, deviations = _spread(rows)
         if far is not None:
@@ -313,9 +316,9 @@ def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
 
 
 def _scaled_spread(rows: torch.Tensor, largest: Column) -> tuple[Column, Column]:
-    """The same for float64 rows whose squares vanish or overflow: each row is scaled first."""
+    """The same for float64 rows whose squares underflow or overflow: each row is scaled first."""
     exponents = np.frexp(largest)[1]
-    # In two steps, as the power of two may overflow where the product does not.
+    # In two steps, because the power of two may overflow where the product does not.
     half = -exponents // 2
     for power in (half, -exponents - half):
         rows *= torch.from_numpy(np.ldexp(1.0, power)).unsqueeze(1)
@@ -342,7 +345,7 @@ def plain_numbers(values: torch.Tensor) -> torch.Tensor:
 
 
 def row_norms(values: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """The norm of each sample of a batch; dimensions before `first` are not the batch's."""
+    """The norm of each sample of a batch; dimension `first` is the batch."""
     values = (
         plain_numbers(values).flatten(first + 1) if values.dim() > first + 1 else values[..., None]
     )
@@ -376,13 +379,13 @@ def length(tensors: Iterable[torch.Tensor]) -> float:
 
 
 _DISTANCES_CHUNK = 1 << 22
-"""Values that are compared together: two tensors may not fit into memory twice."""
+"""Values that are compared at once: two tensors may not fit into memory twice."""
 
 
 def distances(before: Mapping[str, Load], after: Mapping[str, Load]) -> dict[str, float]:
     """For each name in both with the same shape: the norm of the change over the old norm.
 
-    It is NaN where values are not finite on one side alone, and Inf where all old ones are zero.
+    It is NaN if values are not finite on one side only, and Inf if all old values are zero.
     Tensors without values, such as those on "meta", are left out.
     """
     found = {}
@@ -412,7 +415,7 @@ def _distance(before: torch.Tensor, after: torch.Tensor) -> float | None:
 
 
 def _difference(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """By how much values moved; an Inf or NaN that both have did not move."""
+    """How much values changed; NaN and Inf that both sides have did not change."""
     same = (old == new) | (old.isnan() & new.isnan())
     return (new - old).masked_fill(same, 0)
 

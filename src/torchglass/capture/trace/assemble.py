@@ -1,10 +1,12 @@
-"""Turns the recorded stream of a pass into records: calls, ops and saved tensors."""
+"""Captures a pass: turns what was recorded into calls and ops, and keeps the selected tensors."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,14 +14,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.blocks import collector_paused
+from torchglass.analyse.trace import TraceStructure
+from torchglass.capture.isolated_run import leave_unchanged
 from torchglass.capture.tensor.description import (
+    Args,
+    Kwargs,
     named_tensors,
     tensors_by_argument,
     tensors_of_call,
 )
+from torchglass.capture.torch_modes import has_compiled, running_uncompiled
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.capture.trace.pass_recorder import CallEnd, Event, PassRecorder, TracedCall
+from torchglass.capture.trace.pass_recorder import (
+    CallEnd,
+    Event,
+    Level,
+    PassRecorder,
+    TracedCall,
+    tracing,
+)
 from torchglass.capture.trace.producers import Located, OpLinker
 from torchglass.capture.trace.saved_tensors import (
     ByOp,
@@ -29,6 +42,7 @@ from torchglass.capture.trace.saved_tensors import (
     RerunBuilder,
     SavedOutputs,
 )
+from torchglass.errors import CaptureError, LookupFailedError, collector_paused, combined_blocks
 from torchglass.records.model import join_path
 from torchglass.records.trace import (
     CallId,
@@ -50,9 +64,9 @@ class CapturedPass:
     tensors: Mapping[Output, torch.Tensor]
     """The outputs of each op, as they were then."""
     gradients: Mapping[Output, torch.Tensor]
-    """The gradients of each op's outputs, as far as a backward has come."""
+    """The gradients of each op's outputs, as far as a backward has computed them."""
     events: Sequence[Rerun | None]
-    """What is needed to rerun each op; None if it cannot be, or was not requested."""
+    """What is needed to rerun each op; None if impossible or not requested."""
     sources: Mapping[OpId, tuple[torch.Tensor, ...]]
     """The tensors themselves of the ops that have no event: the inputs."""
     before_writes: Callable[[torch.Tensor], torch.Tensor]
@@ -62,7 +76,7 @@ class CapturedPass:
     lazy: Mapping[int, torch.Tensor]
     """Parameters and buffers of the model that had no shape when the pass began, by id."""
     random_state: torch.Tensor
-    """torch's, at the beginning of the pass."""
+    """torch's random state at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""
     ran: Collection[OpId]
@@ -79,9 +93,9 @@ class CapturedPass:
 
 
 class _CallPlace(NamedTuple):
-    """The place of a call: its record's id, its path, and where in the code it was made.
+    """The place of a call: its record's id, its path, and its location in the code.
 
-    Its location is the first call that was made there.
+    The location is the first call made from the same place in the code.
     """
 
     call: CallId
@@ -95,7 +109,7 @@ _OUTSIDE = _CallPlace(CallId(-1), "", CallId(-1), None)
 
 @collector_paused()
 def assemble(recorder: PassRecorder) -> CapturedPass:
-    """The records of a recorder's events, which it releases: most data is in both."""
+    """The records of a recorder's events. The events are released, because most data is in both."""
     assembly = Assembly(recorder.model)
     events = recorder.events
     events.reverse()
@@ -105,7 +119,7 @@ def assemble(recorder: PassRecorder) -> CapturedPass:
 
 
 def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
-    """The pass that an assembly has made of a recorder's events."""
+    """The pass that an assembly has built from a recorder's events."""
     failed = assembly.failed(recorder.failure) if recorder.failure else None
     calls, ops = assembly.end()
     trace = TraceRecord(
@@ -161,7 +175,7 @@ class Assembly:
         self._known: dict[int, str | CallId] = {}
         """The path of each module of the model by id, or its last call once it was called."""
         self._unknown: Counter[str] = Counter()
-        """The number of calls of modules that the model does not hold, by path."""
+        """The number of calls of modules that are not part of the model, by path."""
         self._arguments_of: dict[type[nn.Module], Sequence[str]] = {}
         self._linker = self._linker_for(model, all_kept=wanted is None)
 
@@ -182,7 +196,7 @@ class Assembly:
         return held
 
     def end(self) -> tuple[tuple[CallRecord, ...], tuple[OpRecord, ...]]:
-        """All records; what was only needed for further events is released first."""
+        """All records; data that only further events would need is released first."""
         del self._linker, self._known, self._unknown
         records = tuple(self.calls), tuple(self.ops)
         self.calls.clear()
@@ -222,7 +236,7 @@ class Assembly:
     def _bring_in(
         self, number: int, call: TracedCall, inputs: Sequence[tuple[str, torch.Tensor]]
     ) -> bool:
-        """Make ops of the new tensors among the inputs of the outermost call."""
+        """Create ops for the new tensors among the inputs of the outermost call."""
         by_name = tensors_by_argument(call.module, call.args, call.kwargs)
         names = {id(tensor): name for name, tensor in by_name}
         held = False
@@ -260,7 +274,7 @@ class Assembly:
         record: CallId,
         outputs: Sequence[tuple[str, torch.Tensor]],
     ) -> bool:
-        """Make one op of a call whose ops are not visible, such as a scripted module's."""
+        """Create one op for a call whose ops are not visible, such as a scripted module's."""
         made = [at for at, (_, tensor) in enumerate(outputs) if not self._linker.knows(tensor)]
         if not made:
             return False
@@ -287,7 +301,7 @@ class Assembly:
         return call.place if call is not None else _OUTSIDE
 
     def _linker_for(self, model: nn.Module, *, all_kept: bool) -> OpLinker:
-        """A linker that knows the first name of everything that the model holds."""
+        """A linker that knows the first name of every tensor of the model."""
         parameters: dict[int, str | Operand] = {}
         buffers: dict[int, str] = {}
         for path, module in model.named_modules():
@@ -299,9 +313,10 @@ class Assembly:
     def _learn(
         self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]
     ) -> None:
+        start = path and path + "."
         for name, tensor in tensors.items():
             if tensor is not None and id(tensor) not in names:
-                names[id(tensor)] = full = join_path(path, name)
+                names[id(tensor)] = full = start + name
                 self.held_tensors[full] = tensor
 
     def _next_call(self, module: nn.Module, parent: _CallPlace, this: CallId) -> tuple[str, int]:
@@ -344,8 +359,192 @@ def argument_names(module: nn.Module) -> list[str]:
 
 
 def named(place: str, names: Sequence[str]) -> str:
-    """The place of an argument with its name for its number: "1.hidden" is "state.hidden"."""
+    """The place of an argument by name instead of number: "1.hidden" is "state.hidden"."""
     first, dot, rest = place.partition(".")
     if not first.isdecimal() or int(first) >= len(names):
         return place
     return f"{names[int(first)]}{dot}{rest}"
+
+
+Selection = Any
+"""Which ops to keep:
+
+    "all", None                 everything, nothing
+    7, -1                       by index
+    "conv2d_3_7", "conv2d_3"    a layer, with all its passes
+    "linear_1_1:2"              one pass
+    "features.3", "features.3:2"  what a module returned, in all its calls or in one
+    "relu"                      every op with that in its name
+    lambda op: op.type == "relu"
+    [any, of, these]
+"""
+
+
+def at_once(selection: Selection) -> Callable[[OpRecord], bool] | None:
+    """The predicate to apply during the pass; None if it needs names, known only later."""
+    if selection is None or selection == "none" or _is_empty(selection):
+        return lambda op: False
+    return selection if callable(selection) else None
+
+
+def select(selection: Selection, anatomy: TraceStructure) -> frozenset[OpId]:
+    """The ops of a selection."""
+    return frozenset(_selected(selection, anatomy))
+
+
+def is_everything(selection: Selection) -> bool:
+    """Whether a selection includes all ops."""
+    return selection is True or selection == "all"
+
+
+def _selected(selection: Selection, anatomy: TraceStructure) -> Iterable[OpId]:
+    if is_everything(selection):
+        return [op.id for op in anatomy.record.ops]
+    if selection is None or selection == "none":
+        return ()
+    if isinstance(selection, str):
+        return _named(selection.lower(), anatomy)
+    if isinstance(selection, int):
+        return [anatomy.lookup.find(selection)]
+    if callable(selection):
+        return [op.id for op in anatomy.record.ops if selection(op)]
+    return [op for part in selection for op in _selected(part, anatomy)]
+
+
+def _named(name: str, anatomy: TraceStructure) -> tuple[OpId, ...]:
+    if name in anatomy.layers:
+        return anatomy.layers[name]
+    returned = tuple(dict.fromkeys(_returned_by(name, anatomy)))
+    if returned:
+        return returned
+    try:
+        return (anatomy.lookup.find(name),)
+    except LookupFailedError:
+        labels = zip(anatomy.record.ops, anatomy.labels, strict=True)
+        parts = tuple(op.id for op, label in labels if name in str(label))
+        if parts:
+            return parts
+        raise
+
+
+def _returned_by(name: str, anatomy: TraceStructure) -> Iterator[OpId]:
+    for call in anatomy.record.calls:
+        if name in (call.path.lower(), f"{call.path}:{call.number}".lower()):
+            yield from (value.op for value in call.outputs if value.op is not None)
+
+
+def _is_empty(selection: Selection) -> bool:
+    return isinstance(selection, (list, tuple, set, frozenset)) and not selection
+
+
+_UNCOMPILED = "compiled modules were run uncompiled"
+
+OpSelector = int | str
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class PassCapture:
+    """A pass that is being recorded, and can be read when it has ended."""
+
+    def __init__(self, model: nn.Module, save: Selection, change: Change | None) -> None:
+        self._save = save
+        self._change = change
+        self._test = at_once(save)
+        self._assembly = Assembly(model, _wanted_by(self._test)) if self._test is not None else None
+        self.recorder: PassRecorder | None = None
+        self.failure: OpEvent | None = None
+        self.ended = False
+
+    @property
+    def keep(self) -> Callable[..., bool] | None:
+        """Whether the recorder keeps an event; None if it keeps all until the end."""
+        return self._assembly.add if self._assembly is not None else None
+
+    @cached_property
+    def captured(self) -> CapturedPass:
+        if not self.ended or self.recorder is None:
+            raise CaptureError("the trace can only be read after its with-block has ended")
+        if self._assembly is not None:
+            captured = finish(self._assembly, self.recorder)
+        else:
+            captured = assemble(self.recorder)
+            if not is_everything(self._save):
+                captured = _only(self._save, captured)
+        return captured if self._change is None else _changed(self._change, captured)
+
+    def end(self) -> None:
+        """Release what was not requested; that is known only with the names."""
+        self.ended = True
+        self.failure = self.recorder.failure if self.recorder else None
+        if self.recorder is None:
+            # An exception came before the pass began.
+            return
+        if not is_everything(self._save) or self._change is not None:
+            _ = self.captured
+            self.recorder = None
+
+
+def _wanted_by(
+    test: Callable[[OpRecord], bool],
+) -> Callable[[OpRecord, Sequence[CallRecord]], bool]:
+    return lambda op, calls: bool(test(op))
+
+
+@contextlib.contextmanager
+def capturing(
+    model: nn.Module, *, save: Selection = "all", change: Change | None = None, **options: Any
+) -> Iterator[PassCapture]:
+    """Record what runs until the block ends; the other options are those of `PassRecorder`.
+
+    `change` is applied to each tensor that `save` selects, and its result is kept.
+    """
+    capture = PassCapture(model, save, change)
+    compiled = has_compiled(model.modules())
+    try:
+        with (
+            running_uncompiled() if compiled else contextlib.nullcontext(),
+            tracing(model, keep=capture.keep, **options) as capture.recorder,
+        ):
+            if compiled:
+                capture.recorder.notes.append(_UNCOMPILED)
+            yield capture
+    finally:
+        capture.end()
+
+
+def op_numbers(
+    model: nn.Module, args: Args, kwargs: Kwargs, keys: Sequence[OpSelector], level: Level = "torch"
+) -> dict[OpSelector, int]:
+    """The numbers of the ops with these names among all ops of a forward.
+
+    Names are known only after a pass, so one runs in advance and the model is restored.
+    """
+    if not keys:
+        return {}
+    with combined_blocks(
+        leave_unchanged(model.modules()), capturing(model, save=None, level=level)
+    ) as (_, capture):
+        model(*args, **kwargs)
+    lookup = TraceStructure(capture.captured.trace).lookup
+    return {key: _number(capture.captured, lookup.find(key), key) for key in keys}
+
+
+def _number(captured: CapturedPass, op: OpId, key: OpSelector) -> int:
+    if op not in captured.ordinals:
+        raise CaptureError(f"{key!r} is an input or output of the pass, not an op")
+    return captured.ordinals[op]
+
+
+def _only(save: Selection, captured: CapturedPass) -> CapturedPass:
+    chosen = select(save, TraceStructure(captured.trace))
+    return dataclasses.replace(
+        captured,
+        tensors={at: captured.tensors[at] for at in captured.tensors if at[0] in chosen},
+        events=[event if op in chosen else None for op, event in enumerate(captured.events)],
+        sources={op: made for op, made in captured.sources.items() if op in chosen},
+    )
+
+
+def _changed(change: Change, captured: CapturedPass) -> CapturedPass:
+    tensors = {output: change(tensor) for output, tensor in captured.tensors.items()}
+    return dataclasses.replace(captured, tensors=tensors)

@@ -3,14 +3,14 @@
     with KernelMode(listener):
         model(x).sum().backward()
 
-Below autograd there is no telling modules, scripts and C++ apart: a `linear` is a `t` and an
-`addmm`, a scripted module shows its inside, and a backward is kernels like the forward. Those of a
-backward belong to the module call, and to the place in it, whose op they take the gradient of.
+Below autograd, modules, scripts and C++ look the same: a `linear` is a `t` and an `addmm`, a
+scripted module shows its internals, and a backward consists of kernels like the forward. Kernels of
+a backward belong to the module call, and to the position in it, whose op they differentiate.
 
-Autograd itself takes note of two things. A gradient that is held by anyone is copied when it comes
-to its parameter: while results are kept, that copy stands in the trace where otherwise a `detach`
-would. And where torch has a formula of its own for tensors that Python handles, any dispatch mode
-makes it take that one: the gradient of `prod` may differ in its last bits.
+A trace affects autograd in two ways. A gradient that something else refers to is copied when it
+reaches its parameter: while results are kept, the trace has that copy instead of a `detach`. And
+torch has different formulas for tensors that Python handles, which any dispatch mode selects: the
+gradient of `prod` may differ in its last bits.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class _KernelHandling(Enum):
 
 
 class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
-    """Tells a listener of every kernel that is dispatched while the mode is on.
+    """Tells a listener about every kernel that is dispatched while the mode is on.
 
-    An op that takes functions, as `torch.cond` does, and a tensor subclass's own op are one kernel
-    each: torch runs what is inside of them with all modes off.
+    A higher-order op, such as `torch.cond`, and a tensor subclass's own op are one kernel each:
+    torch runs their internals with all modes off.
     """
 
     def __init__(self, listener: OpListener) -> None:
@@ -121,7 +121,7 @@ _OUTSIDE = _Home(None, ())
 class _Homes:
     """Finds where kernels belong, and remembers it for the autograd nodes that they create.
 
-    A node is made right before the kernel that it is the backward of.
+    A node is created right before the kernel whose backward it is.
     """
 
     def __init__(self, listener: OpListener) -> None:
@@ -147,7 +147,7 @@ class _Homes:
         call, chain = self._listener.current, chain_from(frame, self._chains)
         if chain:
             return _Home(call, chain)
-        # The forward is not Python but a script: its kernels are numbered.
+        # The forward is a script, not Python: its kernels are numbered.
         if call is not self._script:
             self._script, self._part = call, 0
         self._part += 1

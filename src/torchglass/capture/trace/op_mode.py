@@ -1,7 +1,7 @@
 """Records every torch operation in a with-block, at the cost of one tuple each.
 
-The mode stands between the caller and torch. It appends what it saw and works nothing out: names,
-parents, shapes and source lines are read off the events after the pass, in `trace.producers`.
+The mode is called between the caller and torch. It only appends an event: names, parents, shapes
+and source lines are computed from the events after the pass, in `trace.producers`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _COMMAND_LINE = str(_PACKAGE / "cli")
 
 
 Chain = tuple[Any, ...]
-"""Code objects and instruction offsets in turns, from the inside out."""
+"""Code objects and instruction offsets alternating, innermost first."""
 
 
 class OpEvent(NamedTuple):
-    """One operation, as it was called and what it returned."""
+    """One operation: its arguments and what it returned."""
 
     function: Callable[..., Any]
     args: Args
@@ -71,9 +71,9 @@ class OpEvent(NamedTuple):
     """What it changed in place."""
 
     grad_fn: str
-    """The autograd node that will take its gradient, by class name."""
+    """The class name of its autograd node."""
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
-    """The devices on which it ran in another dtype than its arguments have, and that dtype."""
+    """The devices on which autocast changed its dtype, and that dtype."""
 
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
@@ -94,11 +94,11 @@ def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Te
     return tuple(iter_tensors(output)) or written
 
 
-# Half the price of calling the class, which is paid for every op.
+# Half the cost of calling the class, for every op.
 _event: Callable[[tuple[Any, ...]], OpEvent] = functools.partial(tuple.__new__, OpEvent)
 
 
-# Asked for with every op, and looking into an Enum takes fifteen times as long as a name.
+# Needed for every op, and reading an Enum member takes fifteen times as long as a name.
 _RECORD, _OPEN, _PASS = Handling.RECORD, Handling.OPEN, Handling.PASS
 
 
@@ -119,14 +119,14 @@ class OpListener(Protocol):
         """An op raised, so the event has no output."""
 
     def missed(self, problem: Exception) -> None:
-        """An error of ours at an op, which runs anyway.
+        """Our own error at an op, which runs anyway.
 
-        It is a warning; what was raised on purpose is raised again.
+        It becomes a warning; an exception raised on purpose is raised again.
         """
 
 
 class OpMode(TorchFunctionMode):
-    """Tells a listener of every operation that this thread runs while the mode is on."""
+    """Tells a listener about every operation that this thread runs while the mode is on."""
 
     def __init__(
         self, listener: OpListener, before_backward: Callable[[], None] = lambda: None
@@ -188,7 +188,7 @@ class OpMode(TorchFunctionMode):
     def _written(
         self, func: Callable[..., Any], handling: Handling, args: Args, kwargs: Kwargs
     ) -> tuple[torch.Tensor, ...]:
-        """What an op is about to write; the listener is told."""
+        """What an op is about to write; also tells the listener."""
         written = written_by(func, handling, args, kwargs)
         if written:
             self._listener.before_write(unwrapped(written))
@@ -213,13 +213,13 @@ class OpMode(TorchFunctionMode):
 
 
 CHANGEABLE = frozenset({list, tuple, dict})
-"""Containers that a model may change after a call, or that may contain such ones."""
+"""Containers that a model may change after a call, or that may contain such containers."""
 
 
 def unchanging(value: Any, depth: int = 0) -> Any:
-    """An argument whose lists and dicts are copies: the model may append to its own later."""
+    """An argument with its lists and dicts copied: the model may append to the originals later."""
     kind = type(value)
-    # Arguments of ops nest twice at the most; in those of modules a list may be inside of itself.
+    # Arguments of ops are nested at most twice; a list passed to a module may contain itself.
     if kind not in CHANGEABLE or depth > _DEEPEST:
         return value
     if kind is dict:
@@ -233,7 +233,7 @@ _DEEPEST = 4
 
 
 def tell_of_failure(listener: OpListener, event: OpEvent, error: BaseException) -> None:
-    """Tell a listener of an op that raised, whatever comes of that."""
+    """Tell a listener about an op that raised; an error in the listener is ignored."""
     try:
         listener.failed(event, error)
     except Exception as problem:  # noqa: BLE001 - see OpListener.missed
@@ -257,7 +257,7 @@ def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
 
 
 def unwrapped(nest: Any) -> Any:
-    """Tensors as they are below `vmap`, `grad` and the like, whose own do not outlive them."""
+    """Tensors without the wrappers of `vmap`, `grad` and the like, which are short-lived."""
     if peek_interpreter_stack() is None:
         return nest
     return tree_map_only(torch.Tensor, _innermost, nest)
@@ -287,7 +287,7 @@ def _with_batches_in_front(tensor: torch.Tensor) -> torch.Tensor:
     others = list(range(tensor.dim()))
     front = [others.pop(batch) for batch in reversed(batches)]
     order = [*front, *others]
-    # As it is, it is known by its id.
+    # Without a wrapper it is known by its id.
     return tensor if order == sorted(order) else tensor.permute(order)
 
 

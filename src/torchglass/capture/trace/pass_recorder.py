@@ -21,7 +21,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchglass.blocks import uninterruptible
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
@@ -38,7 +37,7 @@ from torchglass.capture.trace.op_mode import (
     unwrapped,
 )
 from torchglass.capture.trace.saved_tensors import Key, Snapshots
-from torchglass.errors import CaptureError, Fence
+from torchglass.errors import CaptureError, Fence, uninterruptible
 
 Level = Literal["torch", "aten"]
 """Torch functions as Python calls them, or the kernels that they run."""
@@ -102,14 +101,14 @@ class CallEnd:
 
 
 Event = OpEvent | TracedCall | CallEnd | DroppedEvent
-"""A call that is running is also the event that it began."""
+"""A running call is also the event of its start."""
 
 
 _DROPPED = DroppedEvent()
 
 
 class Gradients(dict[Key, torch.Tensor]):
-    """The gradients of a pass by event and result, as far as a backward has come."""
+    """The gradients of a pass by event and result, as far as a backward has computed them."""
 
     __slots__ = ("__weakref__",)
 
@@ -117,8 +116,8 @@ class Gradients(dict[Key, torch.Tensor]):
 class OpGradientHook:
     """What autograd calls with the gradient of a result.
 
-    Autograd holds it for as long as the result's graph is there, so it must not hold the trace,
-    which holds the results: memory in such a ring is never freed.
+    Autograd keeps it alive as long as the result's graph, so it must not refer to the trace, which
+    refers to the results: memory in such a cycle is never freed.
     """
 
     __slots__ = ("_key", "_taken")
@@ -129,7 +128,7 @@ class OpGradientHook:
 
     def __call__(self, gradient: torch.Tensor | None) -> None:
         taken = self._taken()
-        # An output of several that nothing used has no gradient.
+        # If an op has several outputs, an unused one has no gradient.
         if taken is None or gradient is None:
             return
         with _gradient_fence:
@@ -154,8 +153,8 @@ class PassRecorder(ModuleStack[TracedCall]):
     ) -> None:
         """`edits` and `stop_after` name ops by their number among the ops of the pass.
 
-        `keep` gets each event with its number, and what it rejects is released at once;
-        without it all is kept until the pass has ended.
+        `keep` gets each event with its number, and events it rejects are released at once; without
+        it everything is kept until the pass has ended.
         """
         # Paths are found after the pass, when its records are made.
         super().__init__((), "the trace is not complete")
@@ -168,7 +167,7 @@ class PassRecorder(ModuleStack[TracedCall]):
         self.snapshots = Snapshots(self.events, lambda: _held_by(model))
         self.gradients = Gradients()
         self.added_to: dict[int, torch.Tensor] = {}
-        """Gradients of the model that were there when a backward began, by id."""
+        """Gradients of the model that existed when a backward began, by id."""
         self.random_state = torch.get_rng_state()
         self.start_ns = _clock()
         self.end_ns = 0
@@ -207,7 +206,7 @@ class PassRecorder(ModuleStack[TracedCall]):
             try:
                 event = _edited(event, self._edits[number])
             except Exception as error:
-                # The edit is the user's: what it raises is theirs.
+                # The edit is the user's code, so its exceptions pass through.
                 self._raised_by_edit = id(error)
                 raise
         try:
@@ -262,12 +261,12 @@ class PassRecorder(ModuleStack[TracedCall]):
             hook: Callable[[Any], None] = OpGradientHook(self.gradients, (number, result))
             base = tensor._base
             if event.written and base is not None and base.is_contiguous():
-                # What was written into a view is used by way of its base, too.
+                # What was written into a view is also used through its base.
                 offset = int(tensor.storage_offset() - base.storage_offset())
                 hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
                 tensor = base  # noqa: PLW2901 - the one that has the whole gradient
             if tensor.is_leaf and event.written:
-                # An update of a parameter: a backward that comes to it is of no op in the pass.
+                # An update of a parameter: its gradient belongs to no op in the pass.
                 continue
             handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
             if tensor.is_leaf:
@@ -286,7 +285,7 @@ def _of_part(
     offset: int,
     gradient: torch.Tensor | None,
 ) -> None:
-    """Take the part of a base's gradient that a view of it shows."""
+    """Take the part of a base's gradient that belongs to a view of it."""
     with _gradient_fence:
         take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
 
@@ -295,7 +294,7 @@ def _take_down_or_drop(
     events: list[Event], keep: Callable[[int, Event], bool], event: Event
 ) -> None:
     events.append(event)
-    # At a module call our own mode is on: it would take what we ask tensors for ops of the model.
+    # At a module call our own mode is on, and would record our own reads as ops of the model.
     with DisableTorchFunction():
         is_kept = keep(len(events) - 1, event)
     if not is_kept:
@@ -372,7 +371,7 @@ def _said_by(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception, and those that it was raised from or while handling."""
+    """An exception, and the exceptions it was raised from or while handling."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -380,7 +379,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _caller() -> types.FrameType | None:
     """The frame that called the module whose call begins."""
-    # From here it is `begin`, `enter`, and `_call` or what shows it several observers.
+    # The frames from here are `begin`, `enter`, and `_call` or the one for several observers.
     frame: types.FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code is not CALL_CODE:
         frame = frame.f_back

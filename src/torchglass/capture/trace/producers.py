@@ -21,25 +21,25 @@ from torchglass.capture.tensor.memory_extent import (
 from torchglass.capture.torch_modes import SETS_DATA
 from torchglass.capture.trace.op_mode import Chain, OpEvent, phase_of, user_code
 from torchglass.capture.trace.saved_tensors import Output
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import TensorSpec
 from torchglass.records.trace import CallId, Operand, OpId, OpRecord, Phase, SourceLine, Value
 
 _Made = tuple[OpId, int, torch.Tensor | View]
-"""An op, the number of an output, and the output, or what it showed."""
+"""An op, the index of an output, and the output or the memory it covered."""
 
 
 class Producers:
     """Follows tensors through a pass, in order."""
 
     def __init__(self, *, hold: bool) -> None:
-        """`hold` the tensors, where something else does for as long.
+        """Pass `hold` if something else keeps the tensors alive as long as this object.
 
-        The id of one that is freed may come back as another's, so where none is held, each is
-        remembered with what it showed, which tells the two apart.
+        The id of a freed tensor may be reused. So without `hold` each tensor is remembered with the
+        memory it covered, which distinguishes the two.
         """
         self._makers: dict[int, OpId] = {}
         self._outputs: dict[int, int] = {}
-        """The numbers of those outputs that are not an op's first."""
+        """The indices of outputs that are not an op's first."""
         self._views: dict[int, View] | None = None if hold else {}
         self._by_storage: dict[int, list[_Made]] = {}
         self._not_by_storage: list[_Made] = []
@@ -60,21 +60,21 @@ class Producers:
         extent = extent_of(tensor)
         if extent is not None:
             writes = self._writes.setdefault(extent.storage, ByMemory())
-            # What it wrote over it has read, or can no longer be seen.
+            # It has read what it overwrote, or that is no longer visible.
             writes.take(extent, extent.covers)
             writes.add(extent, op)
 
     def find(self, tensor: torch.Tensor) -> Output | None:
-        """The op that made a tensor, wrote it last, or made the memory it is a view of."""
-        # By its memory, if it is a view made out of our sight, as `vmap` makes of what it returns.
+        """The op that created a tensor, wrote it last, or created the memory it is a view of."""
+        # By its memory, if the view was created unseen, as `vmap` does with its results.
         return self.own(tensor) or self._of_storage(tensor)
 
     def writers_since(
         self, op: OpId, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
     ) -> tuple[OpId, ...]:
-        """The ops after one that wrote, through other tensors, into memory that this one sees.
+        """The later ops that wrote, through other tensors, into the memory of this one.
 
-        Of a tensor that is only looked at through views of it, what they see counts.
+        For a tensor that is only used through views, the memory of the views counts.
         """
         storage = storage_of(tensor) if self._writes else None
         writes = self._writes.get(storage) if storage is not None else None
@@ -87,7 +87,7 @@ class Producers:
         return tuple(sorted(writer for writer in writers if writer > op))
 
     def own(self, tensor: torch.Tensor) -> Output | None:
-        """The op that made this tensor itself, not one that shares its memory."""
+        """The op that created this tensor itself, not one that shares its memory."""
         key = id(tensor)
         maker = self._makers.get(key)
         if maker is None or (self._views is not None and self._views[key] != view_of(tensor)):
@@ -95,7 +95,10 @@ class Producers:
         return maker, self._outputs.get(key, 0)
 
     def _of_storage(self, tensor: torch.Tensor) -> Output | None:
-        """The last op that made a tensor's memory. Few passes ask, so the index is built late."""
+        """The last op that created a tensor's memory.
+
+        Few passes need it, so the index is built on demand.
+        """
         for made in self._not_by_storage:
             there = _extent(made)
             if there is not None:
@@ -104,7 +107,7 @@ class Producers:
         extent = extent_of(tensor)
         if extent is None:
             return None
-        # A storage may hold several tensors, as slices of one batch: those elsewhere are others.
+        # A storage may contain several tensors, such as slices of one batch.
         for made in reversed(self._by_storage.get(extent.storage, ())):
             there = _extent(made)
             if there is not None and there.meets(extent):
@@ -123,19 +126,19 @@ Said = TypeVar("Said", str, Settings)
 
 
 class CodePath(NamedTuple):
-    """What the chain of code that led to an op or a call tells."""
+    """What is known from the call stack of an op or a call."""
 
     number: int
-    """The same whenever the pass comes along it again."""
+    """Equal whenever the pass takes the same call stack again."""
     source: SourceLine | None
-    """The innermost place of it that is the user's own code."""
+    """Its innermost line of user code."""
     phase: Phase
 
 
 class OpLinker:
-    """Turns the events of a pass, one by one and in order, into ops that know their parents.
+    """Turns the events of a pass, in order, into ops that know their parents.
 
-    A pass says many things again and again, so what is equal is made once.
+    Many parts of a pass are equal, so equal objects are created once.
     """
 
     def __init__(
@@ -178,9 +181,9 @@ class OpLinker:
         location: CallId,
         source: SourceLine | None,
     ) -> OpRecord:
-        """The record of an event in a call that was made at a location in a source."""
+        """The record of an event, in a call made at a location of the source."""
         results = event.results
-        # An op that writes has read what it wrote over; one that does not may be a mere view.
+        # An op that writes has read what it overwrote; one that does not may be just a view.
         operands, settings = self._arguments(event, views=() if event.written else results)
         way = self.way(event.chain)
         record = OpRecord(
@@ -212,10 +215,10 @@ class OpLinker:
         return OpRecord(id=id, function=function, call=call, operands=operands, outputs=made)
 
     def location(self, around: CallId, way: int, path: str, call: CallId) -> CallId:
-        """The first of all calls that were made at the same place in the code.
+        """The first of all calls made from the same place in the code.
 
-        That is told by where the call around it was made, by which way the code came from there,
-        and by the module.
+        Two calls are at the same place if the outer call, the call stack in between and the module
+        are the same.
         """
         return self._locations.setdefault((around, way), {}).setdefault(path, call)
 
@@ -227,12 +230,12 @@ class OpLinker:
         return way
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was made in the pass or is held by the model."""
+        """Whether a tensor was created in the pass or belongs to the model."""
         held = id(tensor) in self._parameters or id(tensor) in self._buffers
         return held or self._producers.find(tensor) is not None
 
     def is_input(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor that the outermost call was given is new, though it may be a view.
+        """Whether an input tensor of the outermost call is new, even if it is a view.
 
         Two views of one batch are two inputs.
         """
@@ -297,7 +300,7 @@ class OpLinker:
         return same
 
     def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
-        """The outputs of an op, which is now known to have made them."""
+        """The outputs of an op, which is now recorded as their producer."""
         self._producers.made(id, tensors)
         return self._values([describe(tensor) for tensor in tensors])
 
@@ -323,7 +326,7 @@ def _places(args: Args, kwargs: Kwargs) -> Iterator[tuple[str, Any]]:
         else:
             yield from _leaves(str(index), argument)
     for name, argument in kwargs.items():
-        # What is in `out` before the op is not read.
+        # The previous contents of `out` are not read.
         if name != "out":
             yield from _leaves(name, argument)
 

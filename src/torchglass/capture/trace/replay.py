@@ -1,8 +1,8 @@
-"""Runs a recorded pass again, op by op, to prove that its record is true.
+"""Runs a recorded pass again, op by op, to prove that the record is correct.
 
-Each op is run on what the replay itself has made so far, so views and in-place writes behave as
-they did; where a result differs from the saved one, the replay goes on with the saved one, and the
-ops after it are judged on their own.
+Each op runs on the results of the replay so far, so views and in-place writes behave as before. If
+a result differs from the saved one, the replay continues with the saved one, so that later ops are
+judged separately.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.signatures import argument_name, signature
-from torchglass.blocks import uninterruptible
-from torchglass.capture.restore_state import gradients_set, keeping_random_state
+from torchglass.capture.isolated_run import keeping_random_state
 from torchglass.capture.tensor.description import Args, Kwargs, has_fakes, has_memory
 from torchglass.capture.tensor.memory_extent import copy_of, each_element_once, repeated_memory
 from torchglass.capture.torch_internals import tree_map_only
+from torchglass.capture.torch_modes import gradients_set
 from torchglass.capture.trace.assemble import CapturedPass
 from torchglass.capture.trace.saved_tensors import Rerun
-from torchglass.errors import CaptureError
+from torchglass.errors import CaptureError, uninterruptible
 from torchglass.records.trace import OpRecord, UnconfirmedOp, Validation
 
 _INSENSITIVE = frozenset(
     {"zeroslike", "oneslike", "fulllike", "randlike", "randnlike", "zero", "fill"}
     | {"newzeros", "newones", "newfull"}
 )
-"""Ops that read only the shape of what they are given."""
+"""Ops that read only the shapes of their arguments."""
 _UNDEFINED = frozenset(
     {"empty", "emptylike", "emptystrided", "emptypermuted", "emptyquantized", "liftfresh", "new"}
     | {"newempty", "newemptystrided", "resize", "resizeas"}
 )
-"""Ops whose results are whatever was in memory, or what `torch.tensor` put there out of sight."""
+"""Ops whose results are uninitialized memory, or were filled by `torch.tensor` unseen."""
 _MOST_COMPARED = 1 << 24
-"""Above this many elements, tensors that repeat them are compared by their memory."""
+"""Above this many elements, expanded tensors are compared by their memory."""
 _OTHER_SHAPE = "a later op changed the shape of its result"
 _OTHER_RANDOM_STATE = "it draws random values, and the random state was changed outside the trace"
 
@@ -68,7 +68,7 @@ class _OpReplay:
             if event is not None
             for tensor in event.written
         }
-        """The last op that wrote into a tensor, which may also have given it another shape."""
+        """The last op that wrote into a tensor, which may also have changed its shape."""
         self.replayed = 0
         self.differing: list[UnconfirmedOp] = []
         self.unproven: list[UnconfirmedOp] = []
@@ -121,7 +121,7 @@ class _OpReplay:
                 self.differing.append(UnconfirmedOp(op=op.id, reason=_difference(saved, result)))
 
     def _check_surroundings(self, tensor: torch.Tensor) -> None:
-        """`as_strided` may read the whole storage, of which a copy has only a part."""
+        """`as_strided` may read the whole storage, but a copy has only a part of it."""
         ours = self._stand_in(tensor)
         if (
             ours.untyped_storage().nbytes() != tensor.untyped_storage().nbytes()
@@ -266,7 +266,7 @@ def _as_stored(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, to
         return one, other
     one, other = each_element_once(one), each_element_once(other)
     if one.numel() > _MOST_COMPARED:
-        # Windows that overlap, as those of `unfold` do.
+        # Overlapping windows, as `unfold` creates.
         memory, other_memory = repeated_memory(one), repeated_memory(other)
         if memory is not None and other_memory is not None:
             return memory, other_memory

@@ -22,10 +22,10 @@ from torchglass.records.trace import OpId, OpRecord
 
 
 class Rerun(NamedTuple):
-    """An event without the call that it was in and the code that led there, which hold much."""
+    """An event without its module call and call stack, which take much memory."""
 
     function: Callable[..., Any]
-    """What ran; where autocast was on, that under the same autocast."""
+    """The function that ran, under the same autocast if autocast was on."""
     args: Args
     kwargs: Kwargs
     output: Any
@@ -37,7 +37,7 @@ class Rerun(NamedTuple):
 
 
 class RerunBuilder:
-    """Makes them of events. What many say, such as `inplace=False`, is kept once."""
+    """Creates them from events. Common values, such as `inplace=False`, are kept once."""
 
     def __init__(self) -> None:
         self._said: dict[str, Mapping[str, Any]] = {}
@@ -77,13 +77,13 @@ def _under(
 
 
 Output = tuple[OpId, int]
-"""An op, and which of its outputs."""
+"""An op, and the index of an output."""
 Key = tuple[int, int]
-"""The number of an event, and which of its results."""
+"""The number of an event, and the index of a result."""
 
 
 class ByOp(Mapping[Output, torch.Tensor]):
-    """By op, what a recorder has by event; more of it may come."""
+    """What a recorder has by event, here by op; more may be added."""
 
     def __init__(self, by_event: Mapping[Key, torch.Tensor], events: Mapping[OpId, int]) -> None:
         """`events` has the number of the event of each op that ran."""
@@ -103,7 +103,7 @@ class ByOp(Mapping[Output, torch.Tensor]):
 
 
 class SavedOutputs(Mapping[Output, torch.Tensor]):
-    """The tensors that ops made: the events hold them, or copies if they were overwritten.
+    """The tensors that ops created: the events hold them, or copies if they were overwritten.
 
     Tensors whose memory the model has freed since are left out.
     """
@@ -120,7 +120,7 @@ class SavedOutputs(Mapping[Output, torch.Tensor]):
         self._given = given
         self._copies = copies
         self._latest: tuple[int, tuple[torch.Tensor, ...]] = -1, ()
-        """The op that was asked for last and all its results: an op may have thousands."""
+        """The last requested op and all its results: an op may have thousands."""
 
     def __getitem__(self, output: Output) -> torch.Tensor:
         tensor = self._copies.get(output)
@@ -156,7 +156,7 @@ class _Kept(NamedTuple):
 
 
 class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
-    """Tensors that were there before the pass, by id, each with a copy from before its writes."""
+    """Tensors that existed before the pass, by id, each with a copy from before its writes."""
 
     def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor from before the pass, as it was then."""
@@ -167,8 +167,8 @@ class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
 class Snapshots:
     """The results of a growing list of events, which hold the tensors themselves.
 
-    The index by memory is made when the first write asks for it. `held` gives the tensors that were
-    there before the pass: the model's own.
+    The index by memory is built at the first write. `held` returns the tensors that existed before
+    the pass: the model's own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tensors and small pictures from inside a forward."""
+"""Tensors and small images from inside a forward."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchglass.blocks import uninterruptible
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.moments import numbers_of
-from torchglass.errors import Fence
-from torchglass.records.tensors import Activations, FeatureMap
+from torchglass.errors import Fence, uninterruptible
+from torchglass.records.model import Activations, FeatureMap
 
 
 class Attaching(Protocol):
-    """Who takes down what is attached, and never raises."""
+    """Records attached tensors, and never raises."""
 
     def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
-        """Take a tensor down, if a pass of the module is recorded; what to go on with."""
+        """Record a tensor, if its pass is recorded; returns the tensor to continue with."""
 
 
 _fence = Fence("a tensor was not attached")
 _attaching: tuple[Attaching, ...] = ()
-"""Those of the watchers that are on."""
+"""The listeners of all active watchers."""
 
 
 def attach(tensor: Any, module: nn.Module, name: str) -> Any:
-    """Take a tensor down in all watchers that are recording a pass of the module."""
+    """Record a tensor in all watchers that are recording a pass of the module."""
     try:
         if isinstance(tensor, Tensor):
             for one in _attaching:
@@ -42,10 +41,10 @@ def attach(tensor: Any, module: nn.Module, name: str) -> Any:
 
 
 def own_way(tensor: Tensor) -> Tensor:
-    """A view of a tensor, whose gradient is the one that comes this way, and not by others.
+    """A view of a tensor, whose gradient comes from this use only.
 
-    It is the tensor itself where a view would be noticed: a leaf would lose its gradient, and what
-    was made without gradients could not be written to.
+    It is the tensor itself where a view would be noticed: a leaf would lose its gradient, and a
+    tensor created without gradients could not be written to.
     """
     if not tensor.requires_grad or not torch.is_grad_enabled() or tensor.is_leaf:
         return tensor
@@ -57,7 +56,7 @@ def own_way(tensor: Tensor) -> Tensor:
 
 
 def has_view(tensor: Tensor) -> bool:
-    """Whether a tensor can be viewed, which whoever looks at operations has then seen done."""
+    """Whether a tensor can be viewed; tries it, which other modes may see."""
     try:
         tensor.view_as(tensor)
     except (RuntimeError, NotImplementedError):
@@ -67,7 +66,7 @@ def has_view(tensor: Tensor) -> bool:
 
 @uninterruptible
 def listening(one: Attaching) -> Iterator[None]:
-    """Show someone what is attached until the block ends."""
+    """Show attached tensors to a listener until the block ends."""
     global _attaching  # noqa: PLW0603 - forwards know of no watcher
     try:
         _attaching = (*_attaching, one)
@@ -77,21 +76,21 @@ def listening(one: Attaching) -> Iterator[None]:
 
 
 MOST_PICTURES = 128
-"""So many outputs of a model are pictured, the first of a pass."""
+"""The most outputs per pass of which images are kept."""
 _MOST_MAPS = 16
 _MAP_SIDE = 32
 _SIDE = 64
 
 
 class Pictures:
-    """Takes the latest picture of each output."""
+    """Keeps the latest image of each output."""
 
     def __init__(self) -> None:
         self._maps: dict[tuple[str, str], FeatureMap] = {}
         self._is_new = False
 
     def take(self, path: str, name: str, step: int, tensor: torch.Tensor) -> None:
-        """Picture an output, if it is made of numbers and there is room for it."""
+        """Keep an image of an output, if it is numeric and there is room for it."""
         key = (path, name)
         if key not in self._maps and len(self._maps) >= MOST_PICTURES:
             return
@@ -101,7 +100,7 @@ class Pictures:
             self._is_new = True
 
     def document(self) -> Activations | None:
-        """All of them; None if there is no new one since the last time."""
+        """All images; None if there is no new one since the last call."""
         if not self._is_new:
             return None
         self._is_new = False
@@ -132,7 +131,7 @@ def _picture(
 
 
 def _maps(values: torch.Tensor) -> torch.Tensor:
-    """Matrices to be shown: channels of the first image, or one matrix of all else."""
+    """Matrices to show: the channels of the first image, or otherwise one matrix."""
     if values.dim() >= 4:
         return _shrunk(values[0].flatten(0, -3)[:_MOST_MAPS], _MAP_SIDE)
     if values.dim() == 3:
@@ -142,7 +141,7 @@ def _maps(values: torch.Tensor) -> torch.Tensor:
 
 
 def _shrunk(maps: torch.Tensor, side: int) -> torch.Tensor:
-    """Matrices no larger than a side, of whose parts the means are shown."""
+    """Matrices reduced to at most `side` rows and columns by averaging."""
     height, width = maps.shape[-2:]
     if height <= side and width <= side:
         return maps

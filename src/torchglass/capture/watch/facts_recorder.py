@@ -1,23 +1,24 @@
 """Records the facts about a training that its series do not show.
 
-Most are read at a few of the recorded steps only, which come less and less often: a training of a
-million steps is looked at about fifty times.
+Most are read at a few of the recorded steps only, less and less often: about fifty times in a
+training of a million steps.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.torch_internals import (
     foreach_norm,
     foreach_sub,
@@ -25,92 +26,51 @@ from torchglass.capture.torch_internals import (
     roots_of_backward,
 )
 from torchglass.capture.torch_modes import quietly
-from torchglass.capture.watch.op_probes import OpProbes
+from torchglass.capture.watch.op_probes import (
+    HALVES,
+    BatchRepeats,
+    OpProbes,
+    active_dropouts,
+    float32_products,
+    gradient_stops,
+    upcasts,
+)
 from torchglass.capture.watch.optimizers import Weight
+from torchglass.capture.watch.parameter_facts import (
+    LookSchedule,
+    ParameterState,
+    SampledParameters,
+    ThinnedTrack,
+    equal_pairs,
+    has_equal_rows,
+    is_shapeless,
+    parameter_name,
+    sample_of,
+)
 from torchglass.records.trace import TraceRecord
 from torchglass.records.training import (
     GradientStop,
+    InputFacts,
     LossFacts,
     ModuleFacts,
+    OpSite,
     OptimizerFacts,
     ParameterFacts,
-    Track,
     TrainingFacts,
 )
 
-_GROWTH = 1.4
-_FIRST_LOOKS = 5
-"""So many of the first recorded steps are looked at, and then each time they are 1.4 times more."""
-_SAMPLE = 64
-_MOST_POINTS = 256
 _MOST_NODES = 400
 _MOST_LOSSES = 4
 _MOST_STRAYS = 64
-_MOST_EQUAL = 8
-"""Of more matrices of one size, as in the blocks of a transformer, none are tied."""
 _NEAR_LOSS = 6
+_MOST_EVALS = 2
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_FROZEN = re.compile(r"^(freeze|frozen|is_frozen)(?!.*(bn|norm|epoch|step|after|until|at$|stat))")
+"""Names of attributes by which models say what is frozen: `frozen_stages`, `freeze_backbone`."""
 _LOSS_NODES = (
     *("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "KlDiv", "CtcLoss"),
     *("SoftMarginLoss", "MultiMarginLoss", "MultilabelMarginLoss", "PoissonNllLoss", "Abs"),
 )
-
-
-class LookSchedule:
-    """Which of many events are looked at: the first ones, and then fewer and fewer."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._next = 0
-
-    def is_due(self) -> bool:
-        """Count an event; whether it is looked at."""
-        count, self._count = self._count, self._count + 1
-        if count < self._next:
-            return False
-        self._next = count + 1 if count < _FIRST_LOOKS else int(count * _GROWTH) + 1
-        return True
-
-
-class ThinnedTrack:
-    """Values over steps; every other one is dropped whenever there are too many."""
-
-    def __init__(self) -> None:
-        self._points: dict[int, float] = {}
-
-    def add(self, step: int, value: float) -> None:
-        """Keep a value."""
-        self._points[step] = value
-        if len(self._points) > _MOST_POINTS:
-            points = list(self._points.items())
-            self._points = dict([*points[: _MOST_POINTS // 2 : 2], *points[_MOST_POINTS // 2 :]])
-
-    def get(self, step: int) -> float:
-        """The value of a step, 0 if it has none."""
-        return self._points.get(step, 0.0)
-
-    def record(self) -> Track:
-        """What was kept."""
-        return Track(steps=tuple(self._points), values=tuple(self._points.values()))
-
-
-class _ParameterState:
-    """What is known of one parameter."""
-
-    def __init__(self) -> None:
-        self.optimizer: int | None = None
-        self.with_gradient = 0
-        self.without_gradient = 0
-        self.updates = ThinnedTrack()
-        self.moved = ThinnedTrack()
-        self.has_equal_rows = False
-
-
-class _Sampled(NamedTuple):
-    """Samples of parameters, as they were before an update."""
-
-    names: list[str]
-    views: list[torch.Tensor]
-    copies: list[torch.Tensor]
 
 
 class _UsedGradient(NamedTuple):
@@ -121,21 +81,19 @@ class _UsedGradient(NamedTuple):
 
 
 class FactsRecorder:
-    """Collects facts as the training goes on; `record` has all that is known."""
+    """Collects facts during the training; `record` has all of them."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self.probes = OpProbes()
-        self.is_new = False
-        """Whether anything was learned since the last record."""
         self._passes = LookSchedule()
         self._updates_looked_at = LookSchedule()
         self._is_looking = False
         self._updates = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._optimizer_facts: list[OptimizerFacts] = []
-        self._parameters: dict[str, _ParameterState] = {}
-        self._sampled: _Sampled | None = None
+        self._parameters: dict[str, ParameterState] = {}
+        self._sampled: SampledParameters | None = None
         self._calls: dict[str, int] = {}
         self._eval_calls: dict[str, int] = {}
         self._stops: dict[GradientStop, None] = {}
@@ -145,39 +103,61 @@ class FactsRecorder:
         self._modes = ThinnedTrack()
         self._mode = 1.0
         self._backwards = 0
-        self._upcasts: dict[GradientStop, None] = {}
+        self._upcasts: dict[OpSite, None] = {}
         self._strays: dict[str, ModuleFacts] = {}
         self._stale = ThinnedTrack()
         self._used: dict[int, _UsedGradient] = {}
         self._was_cleared: dict[int, bool] = {}
         """Whether a backward since the last step of an optimizer found its gradients cleared."""
-        self._input_dtypes: tuple[str, ...] = ()
-        self._batch_size = 0
-        self._same_values = dict(_equal_pairs(dict(model.named_parameters())))
+        self._frozen_attributes: dict[str, str] = {}
+        self._is_eval = False
+        self._evals_looked_at = 0
+        self._step = 0
+        self._inputs: tuple[InputFacts, ...] = ()
+        self._autocast = ""
+        self._islands: dict[OpSite, None] = {}
+        self._dropouts: dict[OpSite, None] = {}
+        self._eval_step = 0
+        self._batches = BatchRepeats()
+        self._same_values = dict(equal_pairs(dict(model.named_parameters())))
 
     def learn(self, optimizers: Iterable[Optimizer]) -> None:
-        """These optimizers train the model, whether they have stepped yet or not."""
+        """These optimizers train the model, even if they have not stepped yet."""
         for optimizer in optimizers:
             self._learn_optimizer(optimizer)
 
     def begin_forward(self, *, training: bool) -> None:
         """A forward begins, recorded or not."""
+        self._is_eval = not training
         if torch.is_grad_enabled():
             self._mode = float(training)
 
-    def begin_pass(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """A recorded forward begins; whether it is to be looked at closely."""
-        # What runs without gradients is an evaluation.
+    def see_batch(self, args: Args, kwargs: Kwargs, step: int, *, is_recorded: bool) -> None:
+        """The model is given a batch in training mode, in any step."""
+        self._batches.see(args, kwargs, step, is_recorded=is_recorded)
+
+    def begin_pass(self, inputs: Sequence[tuple[str, torch.Tensor]], step: int) -> bool:
+        """A recorded forward begins; returns whether to examine it closely."""
+        self._step = step
+        # A forward without gradients is an evaluation.
         self._is_looking = torch.is_grad_enabled() and self._passes.is_due()
         if self._is_looking:
-            self.is_new = True
-            self._input_dtypes = tuple(str(one.dtype).removeprefix("torch.") for one in inputs)
-            first = next((one for one in inputs if one.dim() and not one.is_nested), None)
-            self._batch_size = 0 if first is None else first.shape[0]
+            self._inputs = tuple(
+                InputFacts(place=place, shape=_shape(one), dtype=_dtype(one))
+                for place, one in inputs
+            )
+            self._autocast = _autocast_dtype(inputs[0][1].device.type) if inputs else ""
         return self._is_looking
 
+    def wants_eval_trace(self) -> bool:
+        """Whether the forward that begins is one of the first in eval mode: it is traced."""
+        if not self._is_eval or torch.is_grad_enabled() or self._evals_looked_at >= _MOST_EVALS:
+            return False
+        self._evals_looked_at += 1
+        return True
+
     def called_stray(self, path: str, module: nn.Module) -> None:
-        """A module that the model does not have is called in a recorded forward."""
+        """A module that is not part of the model is called in a recorded forward."""
         if path not in self._strays and len(self._strays) < _MOST_STRAYS:
             is_trained = any(one.requires_grad for one in module.parameters(recurse=False))
             self._strays[path] = ModuleFacts(
@@ -195,9 +175,23 @@ class FactsRecorder:
             self._eval_calls[path] = self._eval_calls.get(path, 0) + 1
 
     def see_trace(self, trace: TraceRecord) -> None:
-        """A forward was traced: note where gradients stop."""
-        self._stops.update(dict.fromkeys(gradient_stops(trace)))
-        self._upcasts.update(dict.fromkeys(upcasts(trace)))
+        """A forward was traced: note where gradients stop, and which operations are special."""
+        if self._is_eval:
+            self._see_dropouts(trace)
+        if torch.is_grad_enabled():
+            self._stops.update(dict.fromkeys(gradient_stops(trace)))
+            self._upcasts.update(dict.fromkeys(upcasts(trace)))
+            if self._autocast in HALVES:
+                self._islands.update(dict.fromkeys(float32_products(trace)))
+
+    def _see_dropouts(self, trace: TraceRecord) -> None:
+        model = self._model()
+        modules = dict(model.named_modules()) if model is not None else {}
+        for one in active_dropouts(trace):
+            # Who has switched a Dropout on again means it, as for an estimate of uncertainty.
+            if not isinstance(modules.get(one.path), _DROPOUTS):
+                self._eval_step = self._eval_step if self._dropouts else self._step
+                self._dropouts.setdefault(one)
 
     def backward_begun(self, scale: float | None) -> None:
         """A backward of a recorded step has begun: note how its loss is computed."""
@@ -214,18 +208,16 @@ class FactsRecorder:
     def before_update(self, optimizer: Optimizer, weights: Sequence[Weight], step: int) -> None:
         """An optimizer is about to step in a recorded step."""
         self._updates += 1
-        self._modes.add(step, self._mode)
         number = self._learn_optimizer(optimizer)
         if id(optimizer) in self._was_cleared:
             is_stale = not self._was_cleared[id(optimizer)]
-            # Of several optimizers in one step, one that was not cleared counts.
+            # With several optimizers in one step, one whose gradients were not cleared is enough.
             self._stale.add(step, max(float(is_stale), self._stale.get(step)))
         if not self._updates_looked_at.is_due():
             return
-        self.is_new = True
         with quietly():
             self._look_at_gradients(number, weights)
-            self._sampled = _sample(weights)
+            self._sampled = sample_of(weights)
 
     def after_update(self, step: int) -> None:
         """An optimizer has stepped in a recorded step."""
@@ -245,7 +237,8 @@ class FactsRecorder:
                     self._state(name).moved.add(step, float((move != 0).float().mean()))
 
     def note_update(self, optimizer: Optimizer, step: int) -> None:
-        """An optimizer has stepped, in any step: note its rate and which gradient it used."""
+        """An optimizer has stepped, in any step: note its learning rate and its gradient."""
+        self._modes.add(step, self._mode)
         rates = [group["lr"] for group in optimizer.param_groups if _is_number(group.get("lr"))]
         self._lr.add(step, max(self._lr.get(step), *map(float, rates)) if rates else 0.0)
         for group in optimizer.param_groups:
@@ -262,7 +255,6 @@ class FactsRecorder:
         if number is None:
             number = self._optimizers[optimizer] = len(self._optimizer_facts)
             self._optimizer_facts.append(OptimizerFacts(name=type(optimizer).__name__))
-            self.is_new = True
         groups = optimizer.param_groups
         lr, decay = (
             tuple(float(group[key]) for group in groups if _is_number(group.get(key)))
@@ -274,20 +266,19 @@ class FactsRecorder:
 
     def _look_at_gradients(self, optimizer: int, weights: Iterable[Weight]) -> None:
         for weight in weights:
-            state = self._state(_name(weight))
+            state = self._state(parameter_name(weight))
             state.optimizer = optimizer
             if weight.parameter.grad is None:
                 state.without_gradient += 1
             else:
                 state.with_gradient += 1
-            state.has_equal_rows = _has_equal_rows(weight.parameter)
+            state.has_equal_rows = has_equal_rows(weight.parameter)
 
-    def _state(self, name: str) -> _ParameterState:
-        return self._parameters.setdefault(name, _ParameterState())
+    def _state(self, name: str) -> ParameterState:
+        return self._parameters.setdefault(name, ParameterState())
 
     def record(self) -> TrainingFacts:
         """All that is known."""
-        self.is_new = False
         model = self._model()
         parameters = dict(model.named_parameters()) if model is not None else {}
         ours = {id(parameter) for parameter in parameters.values()}
@@ -318,8 +309,13 @@ class FactsRecorder:
             modes=self._modes.record(),
             upcasts=tuple(self._upcasts),
             stale_gradients=self._stale.record(),
-            input_dtypes=self._input_dtypes,
-            batch_size=self._batch_size,
+            autocast=self._autocast,
+            islands=tuple(self._islands),
+            active_dropouts=tuple(self._dropouts),
+            eval_step=self._eval_step,
+            inputs=self._inputs,
+            repeats=self._batches.track.record(),
+            batches=self._batches.count,
         )
 
     def _parameter(self, name: str, parameter: nn.Parameter) -> ParameterFacts:
@@ -328,7 +324,7 @@ class FactsRecorder:
             state.with_gradient += 1
         return ParameterFacts(
             name=name,
-            shape=() if _is_shapeless(parameter) else tuple(parameter.shape),
+            shape=() if is_shapeless(parameter) else tuple(parameter.shape),
             dtype=str(parameter.dtype).removeprefix("torch."),
             requires_grad=parameter.requires_grad,
             optimizer=state.optimizer,
@@ -339,6 +335,11 @@ class FactsRecorder:
             has_equal_rows=state.has_equal_rows,
             same_values_as=self._same_values.get(name, ""),
         )
+
+    def _frozen_by(self, path: str, module: nn.Module) -> str:
+        if path not in self._frozen_attributes:
+            self._frozen_attributes[path] = _frozen_attribute(module)
+        return self._frozen_attributes[path]
 
     def _modules(self, model: nn.Module) -> Iterator[ModuleFacts]:
         paths: dict[int, list[str]] = {}
@@ -359,7 +360,31 @@ class FactsRecorder:
                 dropout=float(probability)
                 if "Dropout" in type(module).__name__ and isinstance(probability, float | int)
                 else None,
+                frozen_by=self._frozen_by(first, module),
             )
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _autocast_dtype(device: str) -> str:
+    """The dtype of the autocast region that runs now; "" outside of one."""
+    if not torch.is_autocast_enabled(device):
+        return ""
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+def _frozen_attribute(module: nn.Module) -> str:
+    """An attribute of a module that says that parts of it are frozen, with its value."""
+    for name, value in vars(module).items():
+        if _FROZEN.search(name) and isinstance(value, bool | int) and value > 0:
+            return f"{name}={value}"
+    return ""
 
 
 def _is_cleared(used: _UsedGradient) -> bool:
@@ -370,67 +395,11 @@ def _is_cleared(used: _UsedGradient) -> bool:
     return not bool(gradient.any())
 
 
-def _is_shapeless(parameter: Any) -> bool:
-    """Whether a parameter of a lazy module has not been given its shape yet."""
-    return bool(is_lazy(parameter))
-
-
-def _name(weight: Weight) -> str:
-    path, name = weight.place
-    return f"{path}.{name}" if path else name
-
-
 def _is_number(value: Any) -> bool:
-    # A rate that is a tensor on a device would be waited for.
+    # Reading a learning rate that is a tensor on a device would wait for the device.
     if isinstance(value, torch.Tensor):
         return value.device.type == "cpu" and value.numel() == 1
     return isinstance(value, float | int)
-
-
-def _sample(weights: Iterable[Weight]) -> _Sampled:
-    names, views = [], []
-    for weight in weights:
-        parameter = weight.parameter.detach()
-        if type(parameter) is not torch.Tensor or not parameter.is_floating_point():
-            continue
-        if parameter.layout == torch.strided and parameter.is_contiguous() and parameter.numel():
-            flat = parameter.view(-1)
-            names.append(_name(weight))
-            views.append(flat[:: max(1, len(flat) // _SAMPLE)])
-    return _Sampled(names, views, [view.clone() for view in views])
-
-
-def _has_equal_rows(parameter: torch.Tensor) -> bool:
-    """Whether units that should differ are the same, judged by some of the rows."""
-    if (
-        is_lazy(parameter)
-        or parameter.dim() < 2
-        or parameter.shape[0] < 2
-        or type(parameter.data) is not torch.Tensor
-    ):
-        return False
-    rows = parameter.detach()[:8].flatten(1)[:, :_SAMPLE]
-    return bool((rows == rows[:1]).all()) and bool(rows.any())
-
-
-def _equal_pairs(parameters: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, str]]:
-    """Matrices that have the same values, maybe transposed, but are not the same parameter."""
-    by_size: dict[tuple[int, ...], list[str]] = {}
-    for name, parameter in parameters.items():
-        if _is_shapeless(parameter):
-            continue
-        is_plain = type(parameter.data) is torch.Tensor and not parameter.is_meta
-        if parameter.dim() == 2 and parameter.numel() >= _SAMPLE and is_plain:
-            by_size.setdefault(tuple(sorted(parameter.shape)), []).append(name)
-    for names in by_size.values():
-        known: dict[tuple[float, float], str] = {}
-        for name in names if 1 < len(names) <= _MOST_EQUAL else ():
-            values = parameters[name].detach().double()
-            # Random matrices never agree in both to the last digits.
-            key = round(float(values.sum()), 6), round(float(values.norm()), 6)
-            first = known.setdefault(key, name)
-            if first != name and float(values.std()) > 0:
-                yield name, first
 
 
 def losses_of(root: Any) -> Iterator[LossFacts]:
@@ -458,7 +427,7 @@ def losses_of(root: Any) -> Iterator[LossFacts]:
 
 
 def _names_before(node: Any) -> Iterator[str]:
-    """The nodes of the operations before one, along the first that has a gradient."""
+    """The nodes of the operations before one, always following the first with a gradient."""
     for _ in range(8):
         node = next((one for one, _ in node.next_functions if one is not None), None)
         if node is None:
@@ -470,7 +439,7 @@ def _broadcast_shapes(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | No
     """The shapes of an output and of its difference from the target, if it was expanded.
 
     A column of N values and a row of N values make a square of N × N. The target has no gradient;
-    where both have one, as in a matrix of distances, the square is meant.
+    if both have one, as in a distance matrix, the square is intended.
     """
     following = [one for one, _ in node.next_functions]
     if len(following) < 2 or sum(one is not None for one in following) != 1:
@@ -485,34 +454,3 @@ def _broadcast_shapes(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | No
         return None
     is_square = large[0] == large[1] > 1
     return (small, large) if is_square and math.prod(small) == large[0] else None
-
-
-def gradient_stops(trace: TraceRecord) -> Iterator[GradientStop]:
-    """The operations whose input needs a gradient and whose output does not."""
-    paths = {call.id: call.path for call in trace.calls}
-    needs = {op.id for op in trace.ops if op.grad_fn}
-    for op in trace.ops:
-        if op.kind != "op" or op.grad_fn or not op.outputs:
-            continue
-        has_weight = any(operand.parameter for operand in op.operands)
-        if has_weight or any(parent in needs for parent in op.parents):
-            yield GradientStop(
-                path=paths.get(op.call, "") if op.call is not None else "",
-                function=op.function,
-                source=op.source,
-                is_in_no_grad=has_weight,
-            )
-
-
-_HALVES = ("bfloat16", "float16")
-
-
-def upcasts(trace: TraceRecord) -> Iterator[GradientStop]:
-    """The operations of a model in half precision that computed in a larger dtype by accident."""
-    paths = {call.id: call.path for call in trace.calls}
-    for op in trace.ops:
-        dtypes = {one.spec.dtype for one in op.operands if one.spec.elements > 1}
-        is_wider = any(value.spec.dtype in ("float32", "float64") for value in op.outputs)
-        if is_wider and dtypes & {*_HALVES} and dtypes & {"float32", "float64"}:
-            path = paths.get(op.call, "") if op.call is not None else ""
-            yield GradientStop(path=path, function=op.function, source=op.source)

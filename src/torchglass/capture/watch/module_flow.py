@@ -1,8 +1,8 @@
 """What flows through the modules of a training, and its gradients.
 
-Of a pass that is not recorded only the beginning and the end are looked at. Gradients are asked for
-once a call has returned, so operations in place are welcome; they are those of the loss, whoever
-uses a tensor.
+Only the start and the end of a pass that is not recorded are observed. Gradient hooks are set after
+a call has returned, so in-place operations work; gradients are those of the loss, over all uses of
+a tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from torchglass.blocks import undo_reliably
 from torchglass.capture.autograd import NO_BACKWARD, GradientHook, GradientReceiver
 from torchglass.capture.module_calls import (
     ModuleStack,
@@ -33,6 +32,7 @@ from torchglass.capture.torch_internals import (
 from torchglass.capture.torch_modes import is_overheard, quietly
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.step_values import SeriesName, StepValues
+from torchglass.errors import undo_reliably
 from torchglass.records.model import join_path
 
 if TYPE_CHECKING:
@@ -73,17 +73,17 @@ class SeriesGradientHook(GradientHook):
 
     @property
     def every_series(self) -> tuple[TensorSeries, ...]:
-        """Where the tensor was seen."""
+        """The series that the tensor belongs to."""
         return (self._series, *self._others)
 
     def add(self, series: TensorSeries) -> None:
-        """The tensor was seen at another place, or at the same one again."""
+        """The tensor was seen in another series, or in the same one again."""
         if series is not self._series and series not in self._others:
             self._others += (series,)
 
 
 def on_backward(receiver: weakref.ref[GradientReceiver]) -> Callable[[Tensor | None], None]:
-    """What torch calls when the gradient of a pass's output is there."""
+    """What torch calls when the gradient of a pass's output is computed."""
 
     def notice(gradient: Tensor | None) -> None:
         here = receiver()
@@ -97,7 +97,7 @@ def on_backward(receiver: weakref.ref[GradientReceiver]) -> Callable[[Tensor | N
 
 
 MOST_CALLS = 16
-"""So many calls of one module in a pass have series of their own; the others share theirs."""
+"""How many calls of one module in a pass have separate series; later calls share one."""
 
 _ONE_ARGUMENT = ("0",)
 
@@ -118,7 +118,7 @@ _UNRECORDED = WatchedCall("", "")
 
 
 class FlowRecorder(ModuleStack[WatchedCall]):
-    """Observes the module calls of a training, and records them in the values of their step."""
+    """Observes the module calls of a training, and adds them to the values of their step."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         super().__init__((), "some passes were not recorded")
         self._staying = contextlib.ExitStack()
         self._is_away = False
-        """Whether nothing is shown until the pass is over that is going on."""
+        """Whether the rest of the current pass is ignored."""
         self.compiled: dict[str, None] = {}
-        """The paths of modules that ran compiled, whose inside is out of sight."""
+        """The paths of modules that ran compiled, whose internals are not visible."""
         self._here: weakref.ref[GradientReceiver] = weakref.ref(self)
         self._model = weakref.ref(model)
         self._paths = _paths(model)
@@ -150,11 +150,11 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         """Whether the pass is one of the few whose operations are measured."""
         self._is_traced = False
         self._start: int | None = None
-        """How deep the outermost call of the pass is that is going on."""
+        """The depth of the outermost call of the current pass."""
         self._values: StepValues | None = None
         self._last: StepValues | None = None
         self._is_again = False
-        """Whether the pass only runs again, in a backward, what ran before."""
+        """Whether the pass is a recomputation in a backward."""
         self._training = True
         self._shape: list[tuple[int, str, tuple[str, ...]]] = []
         self._series: dict[tuple[str, str], TensorSeries] = {}
@@ -166,17 +166,17 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     @property
     def is_in_pass(self) -> bool:
-        """Whether a pass is going on."""
+        """Whether a pass is running."""
         return self._start is not None
 
     def open(self) -> None:
-        """Be shown the calls of this thread from now on."""
+        """Observe the calls of this thread from now on."""
         self.thread = threading.get_ident()
         self._staying.enter_context(intercept_calls())
         add_observer(self)
 
     def close(self) -> None:
-        """Be shown no more calls."""
+        """Stop observing calls."""
         self._is_away = False
         undo_reliably(remove_observer, self)
         self._graphs.stop()
@@ -185,7 +185,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
     def begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> WatchedCall:
-        """A call begins, and with it a pass if it is the outermost one of the model."""
+        """A call begins; the outermost call of the model begins a pass."""
         call = _UNRECORDED
         # The call goes on the stack in any case: the end of the outermost one ends the pass.
         try:
@@ -217,11 +217,11 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._end_of_pass(output, error)
 
     def missed(self, problem: Exception) -> None:
-        """No error of ours may stop a forward."""
+        """Our own errors must not stop a forward."""
         self._watcher.miss(problem)
 
     def let_go(self) -> None:
-        """Forget the tensors of a step that is over, and take hooks off those that stay."""
+        """Forget the tensors of a finished step, and remove the hooks from those still alive."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -229,7 +229,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._reader.forget()
 
     def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
-        """Take a tensor down at a place of its own in a module, if its pass is recorded."""
+        """Record an attached tensor under its own name in a module, if the pass is recorded."""
         try:
             series = self._attached_series(module, name)
             if series is None:
@@ -272,20 +272,21 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._learn_modules()
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))
-                self._is_looked_at = self._facts.begin_pass([tensor for _, tensor in inputs])
+                self._is_looked_at = self._facts.begin_pass(inputs, self._watcher.step_of_pass)
                 if self._is_looked_at and inputs:
                     self._facts.probes.see_input(inputs[0][1], self._watcher.step_of_pass)
             self._is_traced = self._graphs.begin(
                 training=module.training,
                 arguments=tuple(place for place, _ in inputs),
                 probe=self._see_op if self._is_looked_at else None,
+                is_wanted=self._facts.wants_eval_trace(),
             )
         elif module is self._model():
             self._is_away = True
             remove_observer(self)
 
     def _learn_modules(self) -> None:
-        """Look again which modules there are: some may have been put in or taken out."""
+        """Read the modules again: some may have been added or removed."""
         model = self._model()
         paths = _paths(model) if model is not None else {}
         if paths != self._paths:
@@ -374,7 +375,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def _take(self, series: TensorSeries, tensor: Tensor) -> None:
         if self._values is None or is_functorch_wrapped_tensor(tensor):
-            # Inside vmap or grad a tensor is not what it seems, and only there for a moment.
+            # Inside vmap or grad a tensor is a short-lived wrapper.
             return
         if self._logs_values and not self._is_again:
             self._values.put(series.value, self._reader.read(tensor))
@@ -382,7 +383,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._ask_for_gradient(series, tensor, self._values)
 
     def _ask_for_gradient(self, series: TensorSeries, tensor: Tensor, values: StepValues) -> None:
-        """Have the gradient taken down when it comes, once for all the places of a tensor."""
+        """Record the gradient when it arrives, once for all series of a tensor."""
         known = self._hooks.get(id(tensor))
         version = tensor._version
         if known is not None and known.is_of(tensor, version):
@@ -391,12 +392,12 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         hook = SeriesGradientHook(self._here, values, series, tensor, version)
         handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
-            # A leaf keeps its hooks for good; what was computed goes with its graph.
+            # A leaf keeps its hooks forever; the hooks of other tensors are freed with the graph.
             self._handles.append(handle)
         self._hooks[id(tensor)] = hook
 
     def take_gradient(self, hook: SeriesGradientHook, gradient: Tensor) -> None:
-        """Take down the gradient of what was at some places."""
+        """Record the gradient of a tensor in its series."""
         self._begin_backward()
         where = self._watcher.values_of_gradient(hook.values)
         if where is None or is_functorch_wrapped_tensor(gradient):
@@ -417,7 +418,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
                 where.put(series.norms, reading.norms)
 
     def notice_backward(self) -> None:
-        """A gradient of what a pass put out has come."""
+        """A gradient of a pass's output has arrived."""
         self._begin_backward()
 
     def gradient_missed(self, problem: Exception) -> None:
@@ -425,7 +426,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._watcher.miss(problem)
 
     def _notice_backward_of(self, output: Any) -> None:
-        """Hear of the backward of what a pass put out."""
+        """Get notified of the backward of a pass's output."""
         for _, tensor in named_tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(on_backward(self._here))  # type: ignore[no-untyped-call]
@@ -440,7 +441,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._facts.backward_begun(1 / self._factor if self._is_scaled else None)
 
     def locate(self, module: nn.Module) -> str | None:
-        """The path of a module; of one that is not in the model it is below its caller's."""
+        """The path of a module; a module that is not in the model is below its caller."""
         path = self._known_path(module)
         return super().locate(module) if path is None else path
 
@@ -463,6 +464,6 @@ def _paths(model: nn.Module) -> dict[int, str]:
 
 
 def _prefix(number: int, training: bool) -> str:
-    """What stands before the names of a call's series: nothing for the first call in training."""
+    """The prefix of the names of a call's series: empty for the first call in training mode."""
     which = "" if number == 1 else f"{number}:" if number <= MOST_CALLS else "more:"
     return which if training else f"eval:{which}"

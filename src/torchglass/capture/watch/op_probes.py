@@ -1,4 +1,4 @@
-"""What single operations tell about the health of a training, measured in a few of its forwards.
+"""What single operations say about the health of a training, measured in a few forwards.
 
 To add a measurement, write a function from an operation's arguments and output to a number, and
 add it to `PROBES`. It runs in a handful of forwards of a training, and on a part of large tensors.
@@ -7,27 +7,34 @@ add it to `PROBES`. It runs in a handful of forwards of a training, and on a par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from torchglass.capture.tensor.description import Args, Kwargs
+from torchglass.capture.torch_modes import quietly
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.records.training import Probe, Track
+from torchglass.capture.watch.parameter_facts import ThinnedTrack
+from torchglass.records.trace import CallId, OpRecord, TraceRecord
+from torchglass.records.training import GradientStop, OpSite, Probe, Track
 
 _MOST_VALUES = 1 << 18
-"""Of a larger tensor only a part is measured."""
+"""Only a part of a larger tensor is measured."""
 _MOST_ROWS = 1 << 11
 _SATURATED = 0.98
 _MOST_TOKENS = 128
 _MOST_CHOICES = 256
 _MOST_FEATURES = 512
+_BATCH_SAMPLE = 128
+_MOST_BATCHES = 1 << 10
 
 Measure = Callable[[tuple[Any, ...], Mapping[str, Any], torch.Tensor], float | None]
 
 
 class ProbeKind(NamedTuple):
-    """A measurement of an operation, and which of several in one forward is the worst."""
+    """A measurement of an operation, and how to choose the worst of several in one forward."""
 
     measure: str
     of: Measure
@@ -46,7 +53,7 @@ def _entropy(weights: torch.Tensor) -> float | None:
     rows = _rows(weights)
     if rows is None:
         return None
-    # A row that may look at one place only, as the first of a causal mask, has no choice.
+    # A row with a single unmasked position, as the first row of a causal mask, has no choice.
     places = (rows > 0).sum(-1)
     rows, places = rows[places > 1], places[places > 1]
     if not len(rows):
@@ -60,7 +67,7 @@ def _softmax_entropy(args: Any, kwargs: Any, output: torch.Tensor) -> float | No
 
 
 def _one_winner(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
-    """The share of rows whose largest value is at the most frequent place."""
+    """The share of rows whose largest value is at the most frequent position."""
     rows = _rows(output)
     if rows is None or len(rows) < 8 or rows.shape[-1] > _MOST_CHOICES:
         return None
@@ -113,7 +120,7 @@ def _softmax_logit(args: Any, kwargs: Any, output: torch.Tensor) -> float | None
     if not isinstance(scores, torch.Tensor):
         return None
     rows = _rows(scores)
-    # Masks put large negative values where nothing may be looked at.
+    # Masks put large negative values at masked positions.
     return None if rows is None else float((rows.amax(-1) - rows.clamp_min(-1e4).mean(-1)).max())
 
 
@@ -197,7 +204,7 @@ PROBES: Mapping[str, tuple[ProbeKind, ...]] = {
         ProbeKind("running drift", _running_drift),
     ),
 }
-"""What is measured of an operation, by torch's name of it."""
+"""The measurements of an operation, by its torch name."""
 
 
 class OpProbes:
@@ -250,7 +257,7 @@ class OpProbes:
             self.put("", "input", _DIFFERENT, float(differ), step)
 
     def ask_for_negative(self, output: torch.Tensor, step: int) -> None:
-        """Have measured how often the loss asks a ReLU at the end of the model for less than 0."""
+        """Measure how often the loss wants negative values from a ReLU at the end of the model."""
         if output.grad_fn is None or not output.grad_fn.name().startswith("Relu"):
             return
         at_zero = output.detach() == 0
@@ -261,7 +268,7 @@ class OpProbes:
         output.register_hook(measure)  # type: ignore[no-untyped-call]
 
     def put(self, path: str, function: str, kind: ProbeKind, value: float, step: int) -> None:
-        """Keep a measurement; of several in one step, the worst."""
+        """Keep a measurement; the worst one if there are several in one step."""
         track = self._tracks.setdefault((path, function, kind.measure), {})
         track[step] = kind.worst(track[step], value) if step in track else value
 
@@ -281,3 +288,111 @@ class OpProbes:
 _VARIATION = ProbeKind("batch variation", lambda args, kwargs, output: None, min)
 _DIFFERENT = ProbeKind("different samples", lambda args, kwargs, output: None, max)
 _NEGATIVE = ProbeKind("wants negative", lambda args, kwargs, output: None, max)
+
+
+class BatchRepeats:
+    """Notices batches that come twice in a row, by a few of their values."""
+
+    def __init__(self) -> None:
+        self.track = ThinnedTrack()
+        """1 for a step with the batch of the step before, else 0."""
+        self._last: tuple[int, int] | None = None
+        self._seen: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """How many different batches there were, as far as they were counted."""
+        return len(self._seen)
+
+    def see(self, args: Args, kwargs: Kwargs, step: int, *, is_recorded: bool) -> None:
+        """The model is given a batch."""
+        if self._last is not None and self._last[0] == step:
+            return
+        values = _values_of_batch(args, kwargs, is_recorded=is_recorded)
+        if values is None:
+            self._last = None
+            return
+        key = hash(values)
+        if self._last is not None and self._last[0] == step - 1:
+            self.track.add(step, float(self._last[1] == key))
+        self._last = step, key
+        if len(self._seen) < _MOST_BATCHES:
+            self._seen.add(key)
+
+
+def _values_of_batch(args: Args, kwargs: Kwargs, *, is_recorded: bool) -> tuple[Any, ...] | None:
+    """Some values of the first tensor; None if they tell nothing, or would be waited for."""
+    tensors = (one for one in (*args, *kwargs.values()) if type(one) is torch.Tensor)
+    first = next(tensors, None)
+    if first is None or first.layout != torch.strided or first.is_meta or first.is_nested:
+        return None
+    is_near = first.device.type == "cpu" or is_recorded
+    if not is_near or not first.is_contiguous() or first.numel() < 2:
+        return None
+    with quietly():
+        # An odd distance: one that divides the rows would only see the border of images.
+        flat = first.detach().view(-1)
+        values = tuple(flat[:: first.numel() // _BATCH_SAMPLE | 1].tolist())
+    is_telling = len(set(values)) > 1 and all(value == value for value in values)
+    return values if is_telling else None
+
+
+def gradient_stops(trace: TraceRecord) -> Iterator[GradientStop]:
+    """The operations whose input needs a gradient and whose output does not."""
+    paths = {call.id: call.path for call in trace.calls}
+    needs = {op.id for op in trace.ops if op.grad_fn}
+    for op in trace.ops:
+        if op.kind != "op" or op.grad_fn or not op.outputs:
+            continue
+        has_weight = any(operand.parameter for operand in op.operands)
+        if has_weight or any(parent in needs for parent in op.parents):
+            yield GradientStop(
+                path=paths.get(op.call, "") if op.call is not None else "",
+                function=op.function,
+                source=op.source,
+                is_in_no_grad=has_weight,
+            )
+
+
+HALVES = ("bfloat16", "float16")
+_PRODUCTS = re.compile(r"^(linear|matmul|__matmul__|bmm|mm|addmm|baddbmm|einsum|conv\d?d|conv_.*)$")
+_ATTENTION = "scaled_dot_product_attention"
+
+
+def _site(op: OpRecord, paths: Mapping[CallId, str]) -> OpSite:
+    path = paths.get(op.call, "") if op.call is not None else ""
+    return OpSite(path=path, function=op.function, source=op.source)
+
+
+def float32_products(trace: TraceRecord) -> Iterator[OpSite]:
+    """The matrix products and convolutions that ran in float32."""
+    paths = {call.id: call.path for call in trace.calls}
+    for op in trace.ops:
+        if _PRODUCTS.match(op.function) and any(v.spec.dtype == "float32" for v in op.outputs):
+            yield _site(op, paths)
+
+
+def active_dropouts(trace: TraceRecord) -> Iterator[OpSite]:
+    """The operations that drop values at random."""
+    paths = {call.id: call.path for call in trace.calls}
+    for op in trace.ops:
+        settings = dict(op.settings)
+        if op.function.startswith(("dropout", "alpha_dropout", "feature_dropout")):
+            is_on = settings.get("training", settings.get("2", "True")) == "True"
+            share = settings.get("p", settings.get("1", "0.5"))
+        elif op.function == _ATTENTION:
+            is_on, share = True, settings.get("dropout_p", settings.get("4", "0"))
+        else:
+            continue
+        if is_on and share not in ("0", "0.0"):
+            yield _site(op, paths)
+
+
+def upcasts(trace: TraceRecord) -> Iterator[OpSite]:
+    """The operations of a model in half precision that computed in a larger dtype by accident."""
+    paths = {call.id: call.path for call in trace.calls}
+    for op in trace.ops:
+        dtypes = {one.spec.dtype for one in op.operands if one.spec.elements > 1}
+        is_wider = any(value.spec.dtype in ("float32", "float64") for value in op.outputs)
+        if is_wider and dtypes & {*HALVES} and dtypes & {"float32", "float64"}:
+            yield _site(op, paths)

@@ -1,7 +1,7 @@
 """The optimizers of a training, their gradient scalers, and the parameters they update.
 
-An optimizer whose `step` calls that of its parent class runs torch's hooks twice in one step, where
-torch has put its wrapper around both.
+An optimizer whose `step` calls that of its parent class runs torch's hooks twice per step, because
+torch wraps both.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from torchglass.capture.watch.step_values import SeriesName, StepValues
 
 
 class FoundOptimizers(NamedTuple):
-    """What of a training was found in memory."""
+    """The optimizers and scalers of a training that were found in memory."""
 
     optimizers: set[Optimizer]
     scalers: list[torch.amp.GradScaler]
 
 
 def find_optimizers(is_ours: Callable[[Optimizer], bool]) -> FoundOptimizers:
-    """All optimizers that are ours, and all gradient scalers that scale."""
+    """All optimizers that train the model, and all active gradient scalers."""
     found = FoundOptimizers(set(), [])
     for thing in gc.get_objects():
-        # Asked of its type: a thing may lie about its class, or compute it.
+        # Uses `type`: an object's `__class__` may be computed, or wrong.
         kind = type(thing)
         if issubclass(kind, Optimizer):
             if hasattr(thing, "param_groups") and is_ours(thing):
@@ -48,10 +48,10 @@ def find_optimizers(is_ours: Callable[[Optimizer], bool]) -> FoundOptimizers:
 
 
 class GradientScale:
-    """Tells what undoes the scale on gradients.
+    """The factor that unscales gradients.
 
-    Without a scaler that was given, one that lives in the process is supposed to be that of the
-    training until an optimizer steps: a scaler knows which optimizers it has to do with.
+    If the user passed no scaler, one found in the process is assumed to be the training's until an
+    optimizer steps: a scaler knows which optimizers it serves.
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -66,18 +66,18 @@ class GradientScale:
             self._scaler = self._living[0]
 
     def factor(self) -> float:
-        """What undoes the scale on the gradients of a backward that is under way."""
+        """The factor that unscales the gradients of the running backward."""
         return _factor(self._scaler)
 
     @property
     def is_on(self) -> bool:
-        """Whether gradients of a backward that is under way are scaled, and checked afterwards."""
+        """Whether the gradients of the running backward are scaled, and checked afterwards."""
         return self._scaler is not None and current_scale(self._scaler) is not None
 
     def settle(self, optimizer: Optimizer, values: StepValues) -> None:
-        """An optimizer is about to step: correct what was supposed of the gradients before it."""
+        """An optimizer is about to step: correct the assumption about earlier gradients."""
         own = next((each for each in self._living if has_served(each, optimizer)), None)
-        # One that has not scaled anything yet may still turn out to be that of the training.
+        # A scaler that has not scaled anything yet may still belong to the training.
         supposed = own or next((each for each in self._living if current_scale(each) is None), None)
         if not self._is_given and supposed is not self._scaler:
             values.correct_scale(_factor(own), is_scaled=own is not None)
@@ -92,17 +92,17 @@ def _factor(scaler: Any) -> float:
 
 
 def is_within_own(optimizer: Optimizer) -> bool:
-    """Whether the step of an optimizer that runs now is part of another step of its own."""
+    """Whether the running step of an optimizer is part of another step of the same optimizer."""
     return sum(one is optimizer for one in _under_way()) > 1
 
 
 def is_any_under_way() -> bool:
-    """Whether an optimizer of this thread is in its step."""
+    """Whether an optimizer of this thread is stepping."""
     return next(_under_way(), None) is not None
 
 
 def _under_way() -> Iterator[Optimizer]:
-    """The optimizer of each step that this thread is in, the innermost first."""
+    """The optimizers whose steps are running in this thread, innermost first."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
@@ -111,19 +111,19 @@ def _under_way() -> Iterator[Optimizer]:
 
 
 def computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
+    """Whether `optimizer.step(closure)` was called: its gradients exist only afterwards."""
     return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 
 
 def is_still(optimizer: Optimizer) -> bool:
     """Whether an optimizer steps at a learning rate of 0, so that nothing moves."""
     rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
-    # A rate that is a tensor may lie on a device, which is not waited for.
+    # A learning rate may be a tensor on a device, which is not waited for.
     return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)
 
 
 class Weight(NamedTuple):
-    """A parameter, at the first place where the model holds it."""
+    """A parameter, under its first name in the model."""
 
     parameter: nn.Parameter
     place: SeriesName
@@ -132,7 +132,7 @@ class Weight(NamedTuple):
 
 
 class Weights:
-    """Reads parameters into step values; all that it holds of them goes with `clear`."""
+    """Reads parameters into step values; `clear` releases all of them."""
 
     def __init__(self, model: nn.Module, reader: HistogramReader, options: Options) -> None:
         self._reader = reader
@@ -145,21 +145,21 @@ class Weights:
         self.refresh(model)
 
     def are_of(self, model: nn.Module) -> bool:
-        """Whether they still are the parameters of the model."""
+        """Whether these are still the parameters of the model."""
         modules = model.modules()
         now = [each for one in modules for each in one._parameters.values() if each is not None]
         if {id(each) for each in now} == self._by_id.keys():
             return True
-        # For the length of a call, `functional_call` puts tensors in their place.
+        # During a call, `functional_call` puts other tensors in their place.
         return not all(isinstance(each, nn.Parameter) for each in now)
 
     def refresh(self, model: nn.Module) -> None:
-        """Learn of parameters that have come and gone."""
+        """Update the list of parameters."""
         self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
         self._are_still_read = False
 
     def clear(self) -> None:
-        """Hold no parameter any longer."""
+        """Release all parameters."""
         self._by_id.clear()
         self._before.clear()
 
@@ -172,7 +172,7 @@ class Weights:
         return all(id(parameter) in self._by_id for parameter in _given_to(optimizer))
 
     def of(self, optimizer: Optimizer) -> list[Weight]:
-        """Those that an optimizer trains."""
+        """The parameters that an optimizer trains."""
         return [
             self._by_id[id(parameter)]
             for parameter in _given_to(optimizer)
@@ -208,7 +208,7 @@ class Weights:
             values.put(weight.gradient, reading)
 
     def read_still(self, optimizers: Iterable[Optimizer], values: StepValues) -> None:
-        """Those that none of the optimizers trains, which do not change: once."""
+        """The parameters that no optimizer trains; they do not change, so they are read once."""
         if not self._are_still_read:
             self._are_still_read = True
             trained = {id(one.parameter) for optimizer in optimizers for one in self.of(optimizer)}
@@ -232,7 +232,7 @@ class Weights:
                     self._before[id(weight.parameter)] = numbers.detach().clone()
 
     def after_update(self, weights: Iterable[Weight], values: StepValues) -> None:
-        """How far each parameter went, as a share of its length before."""
+        """The size of each update, relative to the norm of the parameter before."""
         pairs = [(weight, *both) for weight in weights if (both := self._moved(weight))]
         self._before.clear()
         if not pairs:
@@ -246,7 +246,7 @@ class Weights:
                 values.numbers[weight.update] = share
 
     def read_state(self, optimizer: Optimizer, values: StepValues) -> None:
-        """What an optimizer remembers of each parameter, and its learning rates."""
+        """The optimizer's state of each parameter, and its learning rates."""
         if "optimizer" not in self._log:
             return
         for parameter, (path, name), *_ in self.of(optimizer):
@@ -267,13 +267,13 @@ class Weights:
 
 
 def _share(far: float, long: float) -> float | None:
-    """A step relative to its weight; None where it leaves nothing of it, as from zero."""
-    # A weight below this is lost when it is added to the step.
+    """The size of an update relative to its weight; None if the weight is zero."""
+    # A weight below this is lost when the step is added to it.
     return None if long <= far * torch.finfo(torch.float32).eps else far / long
 
 
 def _lengths(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> Iterator[float]:
-    """The norms of tensors; the few that their own type cannot say are made once more."""
+    """The norms of tensors; the few that overflow in their own dtype are computed again."""
     for tensor, norm in zip(tensors, foreach_norm(tensors), strict=True):
         smallest, largest = SAFE_LENGTHS.get(tensor.dtype, (math.inf, 0.0))
         quick = float(norm)

@@ -19,10 +19,10 @@ LOGS = {
     "io_grad": "their gradients",
     "params": "every parameter",
     "params_grad": "every parameter's gradient",
-    "stats": "the share of zeros of all these",
-    "updates": "how far each step moves a parameter, as a share of its length",
-    "activations": "small pictures of what modules put out",
-    "optimizer": "what the optimizer remembers of every parameter, and its learning rates",
+    "stats": "the share of zeros in each of these",
+    "updates": "size of each update relative to the norm of the parameter",
+    "activations": "small images of module outputs",
+    "optimizer": "the optimizer's state of every parameter, and its learning rates",
 }
 """What can be logged."""
 
@@ -37,23 +37,23 @@ class Options:
 
     log: frozenset[str] = frozenset(USUAL_LOGS)
     log_freq: int = 1
-    """Every so manyth step is looked at."""
+    """Record every n-th step."""
     bins: int = 30
     sample_n: int | None = 100
-    """How many numbers of a tensor a histogram is made of; None takes all of them."""
+    """How many values of a tensor fill a histogram; None for all."""
     unit: Unit | None = None
-    """None finds out at the end of the first backward, by whether there is an optimizer."""
+    """None: decided at the end of the first backward, by whether there is an optimizer."""
     time_log: tuple[str, Callable[[Any, int], float]] | None = None
-    """A number to tell the time by beside the steps, and how it is asked of model and step."""
+    """Name of another time axis, and a function of model and step that returns its value."""
     guard: bool = True
-    """Whether the operation behind the first NaN or Inf is to be found."""
+    """Whether to find the operation behind the first NaN or Inf."""
     scaler: Any = None
-    """The `GradScaler` of the training; without one, that which steps the optimizer."""
+    """The `GradScaler` of the training; None: the one that steps the optimizer."""
 
     logs_times: bool = False
-    """Whether to keep how long forwards and steps take, as many ranks differ in that."""
+    """Whether to record the duration of forwards and steps, which may differ between ranks."""
     adds_up_ranks: bool = False
-    """Whether what all ranks record is added up, so that each number is to be counted once."""
+    """Whether ranks are added up, so that each value must be counted once."""
 
     def __post_init__(self) -> None:
         unknown = sorted(map(repr, self.log - LOGS.keys()))
@@ -62,18 +62,18 @@ class Options:
         _check_whole("log_freq", self.log_freq)
         _check_whole("bins", self.bins, most=MOST_BINS)
         if self.sample_n is not None:
-            _check_whole("sample_n", self.sample_n, otherwise=", or None for all numbers")
+            _check_whole("sample_n", self.sample_n, otherwise=", or None for all values")
         if self.time_log is not None and not _tells_time(self.time_log):
             raise TargetError(
                 "time_log must be a name and a function of model and step, such as "
                 f"('epoch', lambda model, step: step / 100), not {self.time_log!r}"
             )
         if self.unit not in (None, "optimizer", "backward"):
-            raise TargetError(f'unit is "optimizer" or "backward", not {self.unit!r}')
+            raise TargetError(f'unit must be "optimizer" or "backward", not {self.unit!r}')
 
 
 def names_to_log(given: object) -> frozenset[str]:
-    """What is to be logged, by one name or by several."""
+    """What to log: one name or several."""
     if isinstance(given, str):
         return frozenset([given])
     if not isinstance(given, Iterable):

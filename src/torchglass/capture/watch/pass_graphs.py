@@ -1,7 +1,7 @@
 """The graph of a training: each new kind of pass is traced once, as it runs.
 
-That a pass has a new shape is known when it is over. The passes after it are traced until one of
-them has that shape; the graph is the union of all that were traced, and counts all that were seen.
+Whether a pass took a new path is known only when it is over. The next passes are traced until one
+takes that path. The graph is the union of all traced passes, and counts all observed ones.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchglass.analyse.graph.call_graph import call_graph, union
+from torchglass.analyse.call_graph import call_graph, union
 from torchglass.analyse.signatures import facts_of
-from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
 from torchglass.capture.trace.op_mode import OpEvent, OpMode
 from torchglass.capture.trace.pass_recorder import Event, PassRecorder
 from torchglass.capture.trace.saved_tensors import Snapshots
-from torchglass.records.graph import Graph
+from torchglass.errors import deferred_signals, undo_reliably
 from torchglass.records.model import Model
-from torchglass.records.trace import OpId, TraceRecord
+from torchglass.records.trace import Graph, OpId, TraceRecord
 
 Shape = tuple[tuple[int, str, tuple[str, ...]], ...]
-"""The depth, the path and the places of the tensors that were given, of each call."""
+"""For each call: its depth, its path and the positions of its input tensors."""
 
 _MOST_SHAPES = 32
-"""So many shapes of passes are traced; a model that always takes another way has no end of them."""
+"""The most different paths that are traced; a model may take a new path every time."""
 _MOST_TRIES = 32
-"""So many passes are traced to meet one shape again."""
+"""The most passes that are traced to find one path again."""
 
 
 class _Tracing:
@@ -43,7 +42,7 @@ class _Tracing:
         self._assembly = Assembly(model, lambda op, calls: False)
         self._probe = probe
         self.recorder = PassRecorder(model, keep=self._keep)
-        # No tensor is kept, so there is nothing to be saved from being written over.
+        # No tensor is kept, so nothing must be copied before it is overwritten.
         self.recorder.snapshots = Snapshots(())
         self.recorder.before_write = _nothing  # type: ignore[method-assign]
         self._attached: dict[OpId, str] = {}
@@ -61,12 +60,12 @@ class _Tracing:
         return self._assembly.add(number, event)
 
     def attached(self, name: str) -> None:
-        """The last op made a tensor that has a name."""
+        """The last op created a named tensor."""
         if self._assembly.ops:
             self._attached[self._assembly.ops[-1].id] = name
 
     def stop(self) -> None:
-        """See no more ops."""
+        """Stop observing ops."""
         self._modes.close()
 
     def trace(self) -> TraceRecord:
@@ -79,11 +78,11 @@ class _Tracing:
 
 
 def _nothing(written: tuple[torch.Tensor, ...]) -> None:
-    """Takes the place of copies that nobody wants."""
+    """A placeholder for copies that are not needed."""
 
 
 class PassGraphs:
-    """Looks at the calls of recorded passes, and keeps the graph of a run up to date."""
+    """Observes the calls of recorded passes, and keeps the graph of a run up to date."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class PassGraphs:
         put: Callable[[Graph], None],
         see_trace: Callable[[TraceRecord], None] | None = None,
     ) -> None:
-        """`see_trace` is given each pass that was traced."""
+        """`see_trace` gets each traced pass."""
         self._model = weakref.ref(model)
         self._facts = {module.path: facts_of(module.extra) for module in record.modules}
         self._put = put
@@ -102,10 +101,10 @@ class PassGraphs:
         self._untraced: set[Shape] = set()
         self._tracing: _Tracing | None = None
         self._tries = 0
-        """How many passes were traced since a new shape was found."""
+        """How many passes were traced since a new path was found."""
         self._is_stale = False
         self._arguments: set[tuple[str, ...]] = set()
-        """The places of the tensors that traced passes were given."""
+        """The positions of the input tensors of traced passes."""
 
     def begin(
         self,
@@ -113,16 +112,17 @@ class PassGraphs:
         training: bool,
         arguments: tuple[str, ...] = (),
         probe: Callable[[OpEvent], None] | None = None,
+        is_wanted: bool = False,
     ) -> bool:
         """A pass begins with tensors at these places; whether its calls are to be shown.
 
-        With a `probe` it is traced in any case, and the probe is given each operation.
+        If it is wanted or has a `probe`, which is given each operation, it is traced in any case.
         """
         self.stop()
         self._tracing = None
         model = self._model()
         is_new = self._wants_to_trace(arguments)
-        if model is not None and (is_new or probe is not None):
+        if model is not None and (is_new or is_wanted or probe is not None):
             self._arguments.add(arguments)
             self._tries += is_new
             with deferred_signals():
@@ -143,18 +143,18 @@ class PassGraphs:
                     self.stop()
 
     def stop(self) -> None:
-        """See no more ops of the pass that is traced."""
+        """Stop observing ops of the traced pass."""
         if self._tracing is not None:
             with deferred_signals():
                 undo_reliably(self._tracing.stop)
 
     def attached(self, name: str) -> None:
-        """The tensor that was made last was given a name."""
+        """The last created tensor got a name."""
         if self._tracing is not None:
             self._tracing.attached(name)
 
     def end(self, shape: Shape | None) -> None:
-        """The pass ended, and had this shape; None if it raised."""
+        """The pass ended and took this path; None if it raised."""
         self.stop()
         tracing, self._tracing = self._tracing, None
         if shape is None:
@@ -184,13 +184,13 @@ class PassGraphs:
             self._put(whole)
 
     def close(self) -> None:
-        """Write what the graph has become."""
+        """Write the final graph."""
         self.stop()
         if self._is_stale:
             self.write()
 
     def _wants_to_trace(self, arguments: tuple[str, ...]) -> bool:
         has_new = bool(self._untraced) and self._tries < _MOST_TRIES
-        # What a pass is given is known as it begins, so it need not come a second time.
+        # The inputs of a pass are known when it begins, so it need not occur twice.
         has_new = has_new or arguments not in self._arguments
         return (has_new or not self._graphs) and len(self._graphs) < _MOST_SHAPES

@@ -1,8 +1,7 @@
 """The ranks of a distributed training: which process this is, and adding up their steps on rank 0.
 
-A rank sends what it has to the one that is half as far away, a quarter as far, and so on: with a
-thousand ranks none of them adds up more than ten messages a step, and each message is as large
-as what one rank measures.
+Ranks are added up in a binary tree: with a thousand ranks, none receives more than ten messages per
+step, and each message is as large as the values of one rank.
 """
 
 from __future__ import annotations
@@ -31,36 +30,34 @@ from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.torch_internals import default_store
 from torchglass.errors import TargetError, warn
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.model import Model, join_path
-from torchglass.records.reader import Document, Sink
-from torchglass.records.series import Frame, Point, SeriesId, SeriesKind
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Model, Stats, join_path
+from torchglass.records.run import Document, Frame, Point, SeriesId, SeriesKind, Sink
 
 _numbers = count()
 _UNKNOWN_JOB = "none"
-"""What torchrun calls a job that it was given no name for."""
+"""torchrun's name for a job without a name."""
 
 
 class TrainingId(NamedTuple):
     """What all ranks of a training have in common."""
 
     group: str
-    """A name that no other training has; "" for one process, or where nothing is known."""
+    """A name unique to this training; "" for a single process, or if unknown."""
     started_ns: int
     """Since the epoch."""
 
 
 def this_training() -> TrainingId:
-    """The training that this process is a part of; the n-th call of each rank gives them the same.
+    """The training that this process is part of; the n-th call returns the same on every rank.
 
-    The first rank to come leaves word for the others, so that none waits for another: a training
-    may well have only one of its ranks watched.
+    The first rank to arrive writes it to the store, so that no rank waits: it may be the only rank
+    that is watched.
     """
     now = time.time_ns()
     if own_rank()[1] == 1:
         return TrainingId("", now)
     own = f"{now}-{secrets.token_hex(4)}"
-    with contextlib.suppress(Exception):  # A store of a kind that cannot do this.
+    with contextlib.suppress(Exception):  # This kind of store does not support it.
         agreed = (
             default_store().compare_set(f"torchglass/training/{next(_numbers)}", "", own).decode()
         )
@@ -76,17 +73,16 @@ def is_among_many() -> bool:
 
 
 def own_rank() -> tuple[int, int]:
-    """The rank of this process and how many there are, also before the process group is made."""
+    """The rank of this process and the world size, even before the process group is created."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def speaks_for(tensor: torch.Tensor) -> bool:
-    """Whether, of all ranks that hold the same numbers of a tensor, this is the one to count them.
+    """Whether this rank counts the values of a tensor that several ranks have.
 
-    A tensor that is cut into shards is counted by every rank that holds another one; all else by
-    the first rank alone.
+    Different shards are counted by every rank that has one; everything else by the first rank only.
     """
     mesh = getattr(tensor, "device_mesh", None)
     placements = getattr(tensor, "placements", None)
@@ -106,7 +102,7 @@ _SCALE: Label = ("", "grad_scale", "scalar")
 
 @dataclass(frozen=True)
 class Mean:
-    """A number of which every rank has its own."""
+    """A number that differs between ranks."""
 
     total: float
     count: int
@@ -126,17 +122,17 @@ class RankValues:
     seconds: Mapping[int, float] = field(default_factory=dict)
     """How long each rank took for the step."""
     spoiled: Mapping[Label, tuple[int, ...]] = field(default_factory=dict)
-    """For series with numbers that are not finite, the ranks that had them."""
+    """For series with values that are not finite, the ranks that had them."""
 
     @classmethod
     def of(cls, rank: int, points: Mapping[Label, Point], seconds: float) -> RankValues:
-        """What a rank has measured."""
+        """The values of one rank."""
         parts = {label: _part(point) for label, point in points.items()}
         spoiled = {label: (rank,) for label in parts if _has_bad_values(label, parts)}
         return cls(parts=parts, seconds={rank: seconds}, spoiled=spoiled)
 
     def plus(self, other: RankValues, bins: int) -> RankValues:
-        """Both together: histograms, extremes and moments as if all numbers were in one place."""
+        """Both together: histograms, extremes and moments of all values combined."""
         parts = dict(self.parts)
         for label, part in other.parts.items():
             parts[label] = _sum(parts[label], part, bins) if label in parts else part
@@ -146,11 +142,11 @@ class RankValues:
         return RankValues(parts=parts, seconds={**self.seconds, **other.seconds}, spoiled=spoiled)
 
     def points(self) -> dict[Label, Point]:
-        """The parts as points again, numbers by their mean."""
+        """The combined values as points; single numbers are averaged."""
         return {label: _point(part) for label, part in self.parts.items()}
 
     def about_ranks(self) -> dict[Label, Point]:
-        """How the ranks differ: which was the slowest, and how long it and the fastest took."""
+        """How the ranks differ: the slowest rank, and the times of the slowest and the fastest."""
         if not self.seconds:
             return {}
         slowest = max(self.seconds, key=lambda rank: self.seconds[rank])
@@ -200,21 +196,21 @@ def _has_bad_values(label: Label, parts: Mapping[Label, Part]) -> bool:
 
 
 _PATIENCE = timedelta(seconds=60)
-"""How long a rank waits for another before it goes on alone."""
+"""How long a rank waits for another before it continues alone."""
 _CLOSE_SECONDS = 90.0
 _MOST_WAITING = 1 << 19
-"""So many points may wait to be added up; those beyond are lost."""
+"""The most points that may be pending; further ones are dropped."""
 _END = math.inf
 """The step that comes after all others of a rank."""
 
 
 def reduce_ranks(sink: Sink, reduce: str, *, bins: int = 30) -> Sink:
-    """A sink that adds up the frames of all ranks; all of them have to call this.
+    """A sink that adds up the frames of all ranks; every rank must call this.
 
     Only the first rank's own sink is written to. With one process it is the sink itself.
     """
     if reduce != "all":
-        raise TargetError(f'reduce is "all" or None, not {reduce!r}')
+        raise TargetError(f'reduce must be "all" or None, not {reduce!r}')
     return RankReducer(sink, bins) if is_among_many() else sink
 
 
@@ -226,9 +222,9 @@ class _StepMessage(NamedTuple):
 
 
 class RankReducer:
-    """Adds up the frames of ranks that are of the same step, which come in the same order.
+    """Adds up the frames of the same step over ranks; frames arrive in order.
 
-    A step may have frames on some ranks only, where not all of them log their numbers.
+    A step may have frames on some ranks only, if not all of them log values.
     """
 
     def __init__(self, sink: Sink, bins: int) -> None:
@@ -236,14 +232,14 @@ class RankReducer:
         self._bins = bins
         self._rank = distributed.get_rank()
         self._size = distributed.get_world_size()
-        # Its own group: the training's may be busy, and may not carry what lies on the CPU.
+        # A separate group: the training's may be busy, and may not support CPU tensors.
         self._group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
         self._labels: dict[SeriesId, Label] = {}
         self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._waiting = 0
         self._lock = threading.Lock()
         self._ahead: dict[int, _StepMessage] = {}
-        """What has come from other ranks of steps that are yet to come here."""
+        """Values from other ranks of steps that this rank has not reached."""
         self._last_ns = time.time_ns()
         self._is_alone = False
         self._found: dict[Label, Finding] = {}
@@ -265,13 +261,13 @@ class RankReducer:
             self._sink.put_document(document)
 
     def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
-        """The id of the series with this place and name, made on first use."""
+        """The id of the series with this path and name, created on first use."""
         series = self._sink.series(path, name, kind)
         self._labels[series] = (path, name, kind)
         return series
 
     def put_frame(self, frame: Frame) -> None:
-        """Have what was measured at one step added to that of the other ranks."""
+        """Add the values of one step to those of the other ranks."""
         with self._lock:
             has_room = not self._waiting or self._waiting + len(frame.points) <= _MOST_WAITING
             self._waiting += len(frame.points) * has_room
@@ -281,9 +277,9 @@ class RankReducer:
             self._go_alone("the other ranks do not keep up")
 
     def close(self) -> None:
-        """Add up what is still waiting, then let go of the store."""
+        """Add up what is pending, then release the store."""
         self._frames.put(None)
-        # The garbage collector may close a run that nobody has any more in any thread.
+        # The garbage collector may close an unreferenced run in any thread.
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
         self._sink.close()
@@ -296,7 +292,7 @@ class RankReducer:
             if self._rank == 0:
                 self._write(frame, values)
         if not self._is_alone:
-            # Those who still wait for a step of ours shall know that none comes any more.
+            # Tell the ranks that wait for our steps that there are no more.
             with contextlib.suppress(Exception):
                 self._added_up(_END, RankValues(parts={}))
 
@@ -310,7 +306,7 @@ class RankReducer:
             return values
 
     def _added_up(self, step: float, values: RankValues) -> RankValues:
-        """The values of a step with those that other ranks send here; they are sent on."""
+        """The values of a step, added to those from other ranks and sent on."""
         for other in _partners(self._rank, self._size):
             if other < self._rank:
                 self._send(_StepMessage(step, values), other)
@@ -320,7 +316,7 @@ class RankReducer:
         return values
 
     def _received(self, step: float, source: int) -> RankValues | None:
-        """What another rank has of a step, None if nothing; what it had before that is left out."""
+        """The values of another rank at a step, None if there are none; skips earlier ones."""
         there = self._ahead.pop(source, None) or self._receive(source)
         while there.step < step:
             there = self._receive(source)
@@ -365,12 +361,12 @@ class RankReducer:
     def _go_alone(self, why: str) -> None:
         if not self._is_alone:
             self._is_alone = True
-            left = "its own numbers only" if self._rank == 0 else "nothing"
+            left = "only its own values" if self._rank == 0 else "nothing"
             warn(f"rank {self._rank} records {left} from now on: {why}")
 
 
 def _partners(rank: int, size: int) -> Iterator[int]:
-    """Whom a rank hears from, in order, and last of all whom it sends to; none for the first."""
+    """The ranks that a rank receives from, in order, then the one it sends to, if any."""
     distance = 1
     while distance < size:
         if rank & distance:

@@ -1,4 +1,4 @@
-"""How a training ended, what is written when it is idle, and the fence around errors of ours."""
+"""How a training ended, what is written when it is idle, and the fence around our own errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from torchglass.capture.watch.watcher import Watcher
 
 _NORMAL = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""What leaves a block without anything being wrong."""
+"""Exceptions that end a block normally."""
 
 Line = tuple[CodeType, int]
 
 
 def ending_of(error: BaseException | None, step: int) -> Ending:
-    """What is kept of the exception that ended a training; None for one that ended by itself."""
+    """What is recorded about the exception that ended a training; None if it ended normally."""
     if error is None or isinstance(error, _NORMAL) or _is_plain_exit(error):
         return Ending(step=step)
     is_users = isinstance(error, (KeyboardInterrupt, bdb.BdbQuit))
@@ -38,33 +38,33 @@ def ending_of(error: BaseException | None, step: int) -> Ending:
 
 
 class ErrorsSinceStart:
-    """The exceptions that were there before a training began, which did not end it."""
+    """The exceptions that existed before a training began, and so did not end it."""
 
     def __init__(self) -> None:
         self._before = {id(_handled()), id(_unhandled())}
 
     def current(self) -> BaseException | None:
-        """The exception that is being handled, or that has ended the program, if it is a new one.
+        """The exception that is being handled, or that ended the program, if it is new.
 
-        Python leaves one that nobody caught in `sys` before it calls what is to run at exit. At a
-        prompt it may be that of any command since.
+        Python stores an uncaught exception in `sys` before it runs exit handlers. At a prompt it
+        may come from any earlier command.
         """
         found = _handled() or (None if is_interactive() else _unhandled())
         return None if found is None or id(found) in self._before else found
 
 
 class LastUpdate:
-    """Where in the program the latest step came to its end.
+    """Where in the program the latest step ended.
 
-    An exception that comes from a later line of the loop is of the same step; one from an earlier
-    line is of the next, which nothing else has told of yet.
+    An exception from a later line of the loop belongs to the same step; one from an earlier line
+    belongs to the next step.
     """
 
     def __init__(self) -> None:
         self._lines: Sequence[Line] = ()
 
     def note(self) -> None:
-        """A step has come to its end here."""
+        """A step ended here."""
         lines: list[Line] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -73,7 +73,7 @@ class LastUpdate:
         self._lines = lines[::-1]
 
     def is_before(self, traceback: TracebackType | None) -> bool:
-        """Whether an exception is of the step after it."""
+        """Whether an exception belongs to the next step."""
         raised: list[Line] = []
         while traceback is not None:
             raised.append((traceback.tb_frame.f_code, traceback.tb_lineno))
@@ -105,13 +105,13 @@ def _unhandled() -> BaseException | None:
 
 SECONDS = 0.5
 _MOST_FAILURES = 8
-"""After so many errors of ours nothing more is done."""
+"""After this many of our own errors, recording stops."""
 
 
 class IdleFlush:
-    """Calls a function in a thread of its own, unless it is stopped or begun anew before.
+    """Calls a function in its own thread after a while, unless it is stopped or restarted.
 
-    The thread sleeps until the time is up, however often that is put off meanwhile: beginning anew
+    The thread sleeps until the time is up, however often it is postponed meanwhile, so a restart
     costs next to nothing.
     """
 
@@ -126,23 +126,23 @@ class IdleFlush:
         self._fence = Fence("steps are shown late")
 
     def start(self) -> None:
-        """From now on nothing is happening."""
+        """The training is idle from now on."""
         with self._change:
             self._deadline = time.monotonic() + self._seconds
             if self._waits_for_start:
                 self._change.notify()
             elif self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
-                    target=self._work, name="torchglass idleness", daemon=True
+                    target=self._work, name="torchglass idle flush", daemon=True
                 )
                 self._thread.start()
 
     def stop(self) -> None:
-        """Something is happening."""
+        """The training is active."""
         self._deadline = math.inf
 
     def close(self) -> None:
-        """Call nothing any more, and let go of the thread."""
+        """Make no more calls, and release the thread."""
         with self._change:
             self._is_closed = True
             self._change.notify()
@@ -155,7 +155,7 @@ class IdleFlush:
                 return
 
     def _is_time_up(self) -> bool:
-        """Wait for it; False if it will never be."""
+        """Wait until the time is up; False if it was cancelled."""
         with self._change:
             while not self._is_closed:
                 left = self._deadline - time.monotonic()
@@ -169,7 +169,7 @@ class IdleFlush:
 
 
 class LockedFence:
-    """A with-block of one thread at a time, in which an error of ours becomes a warning."""
+    """A with-block for one thread at a time, in which our own errors become warnings."""
 
     __slots__ = ("_watcher", "lock")
 

@@ -18,8 +18,8 @@ from torchglass.analyse.training_rules import Observation, can_show_problem
 from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.errors import TargetError
-from torchglass.records.series import Point
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
+from torchglass.records.run import Point
 
 Number = float | torch.Tensor
 
@@ -32,28 +32,28 @@ class SeriesName(NamedTuple):
 
 
 class StepValues:
-    """The readings of one step. What is read several times in it becomes one histogram."""
+    """The readings of one step. Several readings of one series become one histogram."""
 
     def __init__(self) -> None:
         self.is_open = True
         self.numbers: dict[SeriesName, Number] = {}
         self.is_still: bool | None = None
-        """Whether all that stepped did so at a learning rate of 0; None before one did."""
+        """Whether all optimizers stepped with a learning rate of 0; None before the first step."""
         self.rates: dict[int, list[float]] = {}
         """The learning rates of each optimizer that stepped, by its id."""
         self._readings: dict[SeriesName, HistogramReading] = {}
         self._more: list[tuple[SeriesName, HistogramReading]] = []
-        """What was read at a place that had been read before."""
+        """Further readings of series that were already read."""
 
     def put(self, place: SeriesName, reading: HistogramReading | None) -> None:
-        """Add what was read at a place."""
+        """Add a reading of a series."""
         if reading is None:
             return
         if self._readings.setdefault(place, reading) is not reading:
             self._more.append((place, reading))
 
     def take_over(self, later: StepValues) -> None:
-        """Add the values of what turned out to be the same step."""
+        """Add the values of what turned out to belong to the same step."""
         later.is_open = False
         self.numbers.update(later.numbers)
         self.rates.update(later.rates)
@@ -61,24 +61,24 @@ class StepValues:
             self.put(place, reading)
 
     def readings(self) -> Iterator[tuple[SeriesName, HistogramReading]]:
-        """All that was read, by its place."""
+        """All readings, by series."""
         return chain(self._readings.items(), self._more)
 
     def drop_training(self) -> None:
-        """Forget what was read in training: it was of a step that is not looked at."""
+        """Discard what was read in training mode: its step is not recorded."""
         kept = [(place, one) for place, one in self.readings() if place.name.startswith("eval:")]
         self._readings, self._more = {}, []
         for place, reading in kept:
             self.put(place, reading)
 
     def correct_scale(self, factor: float, *, is_scaled: bool) -> None:
-        """Gradients that were taken for scaled are to be multiplied by this and nothing else."""
+        """Correct the factor of gradients that were assumed to be scaled."""
         for _, reading in self.readings():
             if reading.is_scaled:
                 reading.factor, reading.is_scaled = factor, is_scaled
 
     def observations(self) -> Iterator[Observation]:
-        """What there is to judge a step by; a loss that was logged only where it is not finite."""
+        """The observations of a step for the rules; a logged loss only if it is not finite."""
         for place, value in self.numbers.items():
             number = value if isinstance(value, float) else 0.0
             if not place.path and not math.isfinite(number) and is_loss(place.name):
@@ -92,7 +92,7 @@ class StepValues:
                 )
 
     def measured(self) -> dict[tuple[str, str], list[Stats]]:
-        """The statistics of all that was read, by place."""
+        """The statistics of all readings, by series."""
         there: dict[tuple[str, str], list[Stats]] = {}
         for place, reading in self.readings():
             stats = _stats(reading)
@@ -101,7 +101,7 @@ class StepValues:
         return there
 
     def zeros(self) -> Iterator[tuple[SeriesName, float]]:
-        """The share of zeros at each place, in all that was read there."""
+        """The share of zeros in each series, over all its readings."""
         found: dict[SeriesName, tuple[float, int]] = {}
         for place, reading in self.readings():
             if reading.zeros is not None and reading.stats is not None:
@@ -120,7 +120,7 @@ class StepValues:
                 self.numbers[SeriesName(path, f"{name}.zeros")] = share
 
     def clear(self) -> None:
-        """Let go of everything that was read."""
+        """Release all readings."""
         self._readings.clear()
         self._more.clear()
         self.numbers.clear()
@@ -130,7 +130,7 @@ class StepValues:
         return bool(self.numbers or self._readings or self.rates)
 
     def points(self, bins: int) -> dict[SeriesName, Point]:
-        """Everything as points of series, once the reader has finished; it ends the step."""
+        """All values as points of series, once the reader has finished; this ends the step."""
         self.is_open = False
         points: dict[SeriesName, Point] = {}
         for place, reading in self._readings.items():
@@ -138,21 +138,21 @@ class StepValues:
                 points[place] = reading.histogram
         for place, parts in self._repeated().items():
             points[place] = merged(parts, bins * ROOM)
-        # Once, as a number on another device is waited for.
+        # Only once, because a number on another device must be waited for.
         self.numbers = {place: float(value) for place, value in self.numbers.items()}
         numbers = chain(self.numbers.items(), self._named_rates())
         points.update((place, float(value)) for place, value in numbers)
         return points
 
     def _named_rates(self) -> Iterator[tuple[SeriesName, float]]:
-        """One rate is the rate; more of them are numbered, on through all optimizers."""
+        """Learning rates by name: `lr`, or numbered over all optimizers."""
         sizes = [len(rates) for rates in self.rates.values() if rates]
         for number, rate in enumerate(chain.from_iterable(self.rates.values())):
             is_alone = number == 0 and sizes[0] == 1
             yield SeriesName("", "lr" if is_alone else f"lr.{number}"), rate
 
     def _repeated(self) -> dict[SeriesName, list[Histogram]]:
-        """All that was read at places that were read more than once."""
+        """The readings of series that were read more than once."""
         parts: dict[SeriesName, list[Histogram]] = {}
         for place, reading in self._more:
             if place not in parts:
@@ -167,12 +167,12 @@ _NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.
 
 
 def _stats(reading: HistogramReading) -> Stats | None:
-    """The statistics of a reading without the scale that a `GradScaler` put on it."""
+    """The statistics of a reading without the scale of a `GradScaler`."""
     return reading.stats if reading.histogram is None else reading.histogram.stats
 
 
 def step_number(number: SupportsIndex) -> int:
-    """The number of a step, which a tensor may tell that counts on."""
+    """The number of a step; a tensor that is a counter is read now."""
     try:
         whole = operator.index(number)
     except (TypeError, ValueError, RuntimeError):
@@ -183,17 +183,17 @@ def step_number(number: SupportsIndex) -> int:
 
 
 def logged_number(name: str, value: float | Tensor) -> float | Tensor:
-    """One number of a step; that of another device is read later."""
+    """One number of a step; a number on another device is read later."""
     if not isinstance(value, Tensor):
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise _no_number(name, repr(value)) from None
     if value.numel() != 1:
-        raise _no_number(name, f"{tuple(value.shape)} of them")
+        raise _no_number(name, f"a tensor of shape {tuple(value.shape)}")
     if value.is_meta or value.is_complex():
         raise _no_number(name, "a tensor on the meta device" if value.is_meta else "a complex one")
-    # A copy, as the training may change the tensor before it is read. Reading a number that is
+    # A copy, because the training may change the tensor before it is read. Reading a number that is
     # still being computed on a GPU would make the training wait for it.
     return value.detach().clone() if value.device.type != "cpu" else float(value.detach())
 

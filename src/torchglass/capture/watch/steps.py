@@ -1,8 +1,8 @@
 """Which step it is, which steps are recorded, and how long each takes.
 
 A step of the training is one round of the model's optimizers, however many passes and backwards
-come before it: a pass after the optimizers have stepped belongs to the next step. Where there is
-no optimizer, each backward ends a step. Passes in eval mode belong to the step that is going on.
+come before it: a pass after the optimizers have stepped belongs to the next step. Without an
+optimizer, each backward ends a step. Passes in eval mode belong to the current step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Finish = Callable[[int, StepValues], None]
 
 
 class Steps:
-    """Counts steps, and gives each its values; `finish` is told of each with anything in it."""
+    """Counts steps and keeps the values of each; `finish` is called for each step with values."""
 
     def __init__(self, every: int, unit: Unit | None, finish: Finish, *, start: int = 0) -> None:
         self.number = start
@@ -31,35 +31,35 @@ class Steps:
         self.is_paused = False
         self.by_hand = False
         self.is_updating = False
-        """Whether an optimizer is in its step, where its closure may run the model."""
+        """Whether an optimizer is stepping; its closure may run the model."""
         self._every = every
         self._finish = finish
         self._now = StepValues()
         self._next: StepValues | None = None
-        """Of the passes since an optimizer stepped: of this step still, or of the next one."""
+        """The values of the passes since an optimizer stepped, in this step or the next."""
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._partners: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        """Those that are expected to take part in the current step."""
+        """The optimizers expected in the current step."""
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._has_stepped = False
         self._backward_over = False
         self._passes_in_eval = 0
         self._logs_before_steps: bool | None = None
         self._has_written = False
-        """Whether the current step was handed over before its end."""
+        """Whether the current step was written before its end."""
         self._is_named_late = False
-        """Whether the user tells the number of a step only when it ends."""
+        """Whether the user passes the number of a step only when it ends."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all of the current step has been seen, under the number that it will keep."""
+        """Whether the current step is complete and its number final."""
         if self.is_updating or self._is_named_late:
             return False
         return self._backward_over or (self._has_stepped and self.have_all_stepped)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the current step is looked at."""
+        """Whether the current step is recorded."""
         return self._is_recorded(self.taken)
 
     @property
@@ -69,34 +69,34 @@ class Steps:
 
     @property
     def is_between(self) -> bool:
-        """Whether a step has come to its end, and nothing of the next one was seen."""
+        """Whether a step has ended and the next one has not begun."""
         has_ended = (self._has_stepped and not self.is_updating) or self._backward_over
         return has_ended and self._next is None
 
     @property
     def of_pass(self) -> StepValues:
-        """The values of the step that the latest pass belongs to, which may be empty yet."""
+        """The values of the step that the latest pass belongs to; they may still be empty."""
         return self._now if self._next is None else self._next
 
     @property
     def has_measured(self) -> bool:
-        """Whether an optimizer or a backward has had the weights of this step measured."""
+        """Whether the weights of this step were measured, by an optimizer step or a backward."""
         return self._has_stepped or self._backward_over
 
     @property
     def optimizers(self) -> Iterable[Optimizer]:
-        """Those that are known to train the model."""
+        """The optimizers known to train the model."""
         return self._optimizers
 
     @property
     def have_all_stepped(self) -> bool:
-        """Whether all optimizers have stepped that are expected to take part in this step."""
+        """Whether all optimizers expected in this step have stepped."""
         # Trainers wrap an optimizer in another one, which has the same groups and never steps.
         stepped = set(map(_groups, self._stepped))
         return all(_groups(optimizer) in stepped for optimizer in self._partners)
 
     def begin_pass(self, *, training: bool) -> StepValues | None:
-        """Where a pass that begins is to be recorded; None if it is not."""
+        """Where to record a pass that begins; None if it is not recorded."""
         if self.is_paused:
             if training and self._backward_over:
                 self.advance()
@@ -113,14 +113,14 @@ class Steps:
         return self._now if self.is_recorded else None
 
     def learn(self, optimizers: Iterable[Optimizer]) -> None:
-        """These train the model: the unit is their steps, or backwards if there are none."""
+        """These optimizers train the model: their steps count, or backwards if there are none."""
         self._optimizers.update(optimizers)
         self._partners.update(optimizers)
         if self.unit is None:
             self.unit = "optimizer" if self._optimizers else "backward"
 
     def before_update(self, optimizer: Optimizer) -> StepValues:
-        """An optimizer of the model is about to step: the values of the step that it is part of."""
+        """An optimizer of the model is about to step; returns the values of its step."""
         if self.unit != "optimizer":
             self.unit = "optimizer"
             self._backward_over = False
@@ -136,30 +136,30 @@ class Steps:
         return self._now
 
     def after_update(self, optimizer: Optimizer) -> StepValues | None:
-        """It has stepped: the values of that step; None if nothing of it is recorded."""
+        """It has stepped; returns the values of that step, None if it is not recorded."""
         self.is_updating = False
         return self._now if optimizer in self._stepped and self.is_recorded else None
 
     def backward_begun(self) -> None:
-        """A backward begins; after another one without a pass between them, it is a new step."""
+        """A backward begins; if there was no pass since the last one, it is a new step."""
         if self.unit == "backward" and self._backward_over and not self.by_hand:
             self.advance()
 
     def values_of_gradient(self, values: StepValues) -> StepValues | None:
-        """Where the gradient of a pass belongs, which may have run in an earlier step."""
+        """The values that a pass's gradient belongs to; the pass may be from an earlier step."""
         if values.is_open:
             return values
         return self._now if self.unit == "backward" and self.is_recorded else None
 
     def backward_ended(self) -> StepValues | None:
-        """A backward is over; the values of the step that it is, where it is one by itself."""
+        """A backward has ended; returns the values of its step if backwards are steps."""
         if self.unit != "backward" or self.by_hand:
             return None
         self._backward_over = True
         return self._now if not self.is_paused else None
 
     def write(self) -> None:
-        """Hand over what the current step has shown so far; more of it may come."""
+        """Write what is known about the current step so far; more may follow."""
         values, self._now = self._now, StepValues()
         if values or (self.is_recorded and not self._has_written):
             self._finish(self.number, values)
@@ -167,10 +167,10 @@ class Steps:
         self._has_written = True
 
     def log(self, place: SeriesName, value: Number) -> None:
-        """Keep a number of the step that it belongs to.
+        """Keep a number for the step that it belongs to.
 
-        That is the step whose pass has begun; before one has, the next step, if the first number
-        was logged before the first step was taken, and otherwise the one before.
+        That is the step whose pass has begun. Before the pass, it is the next step if the first
+        number was logged before the first step, and otherwise the previous one.
         """
         if self._logs_before_steps is None:
             self._logs_before_steps = not self.taken and not self._has_stepped
@@ -180,12 +180,12 @@ class Steps:
         self.of_pass.numbers[place] = value
 
     def begin_by_hand(self, number: int) -> None:
-        """A trainer says which step begins, or goes on; `end_by_hand` ends it."""
+        """A trainer says which step begins or continues; `end_by_hand` ends it."""
         self.by_hand = True
         self.number = number
 
     def end_by_hand(self, number: int | None) -> StepValues:
-        """The user says that a step is over: its values, which `advance` then ends."""
+        """The user says that a step is over; returns its values. `advance` then ends it."""
         self.by_hand = True
         if number is not None:
             self._is_named_late = self._is_named_late or number != self.number
@@ -201,7 +201,7 @@ class Steps:
             self._begin_next()
 
     def has_begun(self) -> bool:
-        """Whether the current step has shown anything."""
+        """Whether anything of the current step was observed."""
         return bool(self._now or self._next or self._has_written)
 
     def _begin_next(self) -> None:
@@ -210,7 +210,7 @@ class Steps:
         self._has_written = False
         self._backward_over = False
         if self._has_stepped:
-            # Those that did not take part will hardly do so in the next step.
+            # Optimizers that did not take part will probably not take part in the next step.
             self._partners = weakref.WeakSet(self._stepped)
             self._stepped.clear()
             self._has_stepped = False
@@ -220,7 +220,7 @@ class Steps:
                 self._now.drop_training()
 
     def _take_over_next(self) -> None:
-        """What came after an optimizer stepped is of this step still."""
+        """What came after an optimizer stepped still belongs to this step."""
         if self._next is not None:
             if not self.is_recorded:
                 self._next.drop_training()
@@ -239,7 +239,7 @@ class Steps:
 
 
 def _groups(optimizer: Optimizer) -> int:
-    """Which parameter groups an optimizer has: the same ones as those that it is wrapped in."""
+    """The parameter groups of an optimizer; a wrapper has those of the optimizer inside."""
     return id(getattr(optimizer, "param_groups", optimizer))
 
 
@@ -247,7 +247,7 @@ _FORWARD, _STEP = SeriesName("", "time.forward"), SeriesName("", "time.step")
 
 
 class StepClock:
-    """Puts seconds into the values of recorded steps."""
+    """Adds durations to the values of recorded steps."""
 
     def __init__(self) -> None:
         self._began_ns = 0
@@ -260,14 +260,14 @@ class StepClock:
         self._began_ns = time.perf_counter_ns()
 
     def end_pass(self) -> None:
-        """It is over; several of one step are added up."""
+        """The forward has ended; several forwards in one step are added up."""
         values, self._values = self._values, None
         if values is not None:
             seconds = (time.perf_counter_ns() - self._began_ns) / 1e9
             values.numbers[_FORWARD] = values.numbers.get(_FORWARD, 0.0) + seconds
 
     def end_step(self, values: StepValues | None) -> None:
-        """An optimizer has stepped: that is how far a step reaches."""
+        """An optimizer has stepped, which ends the step."""
         now = time.perf_counter_ns()
         if values is not None:
             values.numbers[_STEP] = (now - self._ended_ns) / 1e9
@@ -275,11 +275,11 @@ class StepClock:
 
 
 class UserClock:
-    """A function of the user's that tells the time beside the steps, asked once a step."""
+    """The user's function for another time axis, called once per step."""
 
     def __init__(self, name: str, ask: Callable[[Any, int], float]) -> None:
         self.is_asked = False
-        """Whether it runs right now: what it runs of the model is no pass of the training."""
+        """Whether it is running: its forwards are not passes of the training."""
         self._place = SeriesName("", name)
         self._ask = ask
         self._step: int | None = None

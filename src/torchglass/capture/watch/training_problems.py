@@ -30,16 +30,20 @@ from torchglass.capture.guard.guard import (
 )
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors
 from torchglass.capture.torch_modes import quietly
-from torchglass.capture.watch.facts_recorder import FactsRecorder, LookSchedule
+from torchglass.capture.watch.facts_recorder import FactsRecorder
+from torchglass.capture.watch.parameter_facts import LookSchedule
 from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
-from torchglass.records.run import RunStatus
-from torchglass.records.series import Point
+from torchglass.records.run import Point, RunStatus
+from torchglass.records.training import TrainingFacts
+
+_FIRST_LOOKS, _GROWTH = 2, 1.7
+"""All rules run at so many of the first recorded steps, then each time they are 1.7 times more."""
 
 
 class TrainingProblems:
-    """Looks for problems as a training goes on, and keeps the conclusion.
+    """Looks for problems during a training, and keeps the conclusion.
 
     Each recorded step is checked for what one step can show. All rules run on the whole training
     at the first steps, then less and less often, and at the end.
@@ -48,11 +52,13 @@ class TrainingProblems:
     def __init__(self, facts: FactsRecorder, model: Callable[[], Model | None]) -> None:
         self.findings: tuple[Finding, ...] = ()
         """The problems that were found, causes first."""
+        self.facts: TrainingFacts | None = None
+        """The facts behind them; None once they were taken."""
         self._facts = facts
         self._model = model
         self._health = TrainingHealth()
         self._history = SeriesHistory()
-        self._schedule = LookSchedule()
+        self._schedule = LookSchedule(_FIRST_LOOKS, _GROWTH)
         self._at_steps: list[Finding] = []
         self._told_compiled = 0
 
@@ -63,8 +69,11 @@ class TrainingProblems:
         points: Mapping[SeriesName, Point],
         compiled: Collection[str],
     ) -> bool:
-        """Check a step; whether the conclusion has changed. `compiled` are paths out of sight."""
-        self._history.add(step, points.items())
+        """Check a step; returns whether the conclusion changed.
+
+        `compiled` are paths that are not visible.
+        """
+        self._history.add(step, points)
         new = self._health.check(
             step, values.observations(), values.measured, is_still=bool(values.is_still)
         )
@@ -76,21 +85,27 @@ class TrainingProblems:
         return self.conclude() if new or is_due else False
 
     def add(self, finding: Finding, step: int) -> None:
-        """Take down the operation that a guard has found in a step."""
-        remedy = finding.remedy or "Look at the operands of that operation: they explain it"
+        """Record the operation that a guard found in a step."""
+        remedy = finding.remedy or "Check the operands of that operation"
         self._at_steps.append(
             replace(finding, step=step, first_step=step, last_step=step, remedy=remedy)
         )
+
+    def take_facts(self) -> TrainingFacts | None:
+        """The facts of a new conclusion, once."""
+        facts, self.facts = self.facts, None
+        return facts
 
     def record(self) -> Findings:
         """What was found, as it is stored."""
         return Findings(findings=self.findings, at_steps=tuple(self._at_steps))
 
     def conclude(self, status: RunStatus | None = None) -> bool:
-        """Run all rules on what is known now; whether the conclusion has changed."""
+        """Run all rules on what is known now; returns whether the conclusion changed."""
+        self.facts = self._facts.record()
         view = TrainingView(
             self._history.tracks(),
-            facts=self._facts.record(),
+            facts=self.facts,
             model=self._model(),
             status=status,
             findings=self._at_steps,
@@ -117,17 +132,18 @@ def _compiled(path: str, step: int) -> Finding:
 class FindingCallback:
     """Calls the user's function with each new problem.
 
-    What it raises is kept until the training can be stopped safely, in one of its own calls.
+    An exception it raises is kept until the training can be stopped safely, in one of its own calls
+    to us.
     """
 
     def __init__(self, call: Callable[[Finding], object] | None) -> None:
         self._call = call
         self._told: set[tuple[str, str]] = set()
         self.pending: BaseException | None = None
-        """What the function has raised."""
+        """The exception that the function raised."""
 
     def tell(self, findings: Iterable[Finding]) -> None:
-        """Call it with what is new and more than information."""
+        """Call the function with new findings above "info"."""
         if self._call is None:
             return
         new = [one for one in findings if (one.kind, one.path) not in self._told]
@@ -145,7 +161,7 @@ class FindingCallback:
 
 
 _MOST_BUFFER_BYTES = 64 << 20
-"""A model with larger buffers is not followed: copying them would take time at each step."""
+"""Models with larger buffers are skipped: copying them would take time at each step."""
 
 
 class NonFiniteOrigin:
@@ -153,7 +169,7 @@ class NonFiniteOrigin:
 
     def __init__(self, model: nn.Module, found: Callable[[Finding], None]) -> None:
         self.is_rerunning = False
-        """Whether a forward runs again right now, which is not a pass of the training."""
+        """Whether a forward is being rerun, which is not a pass of the training."""
         self._model = weakref.ref(model)
         self._found = found
         buffers = list(model.buffers())
@@ -173,7 +189,7 @@ class NonFiniteOrigin:
                 self._batch = keep_batch(args, kwargs, buffers)
 
     def end_pass(self, output: Any) -> None:
-        """It has returned: its backward must be run again from the same gradients."""
+        """The forward has returned: keep what its backward needs to run again."""
         if self._batch is not None:
             with quietly():
                 outputs = [tensor for _, tensor in named_tensors(output)]
@@ -196,7 +212,7 @@ class NonFiniteOrigin:
                 self.is_rerunning = False
 
     def close(self) -> None:
-        """Hold nothing of the training any longer."""
+        """Release everything of the training."""
         self._is_on = False
         self._batch = None
 
@@ -208,7 +224,7 @@ class NonFiniteOrigin:
         return any(
             not torch.isfinite(gradient).all()
             for gradient in gradients
-            # On another device the answer is waited for, as at recorded steps all values are.
+            # On another device this waits for the answer, as recorded steps wait for all values.
             if gradient.device.type == "cpu" or is_recorded
         )
 
@@ -223,7 +239,7 @@ class NonFiniteOrigin:
 
 
 def _sentinels(optimizer: Optimizer) -> list[torch.Tensor]:
-    """A small parameter of the first and of the last modules that have a gradient."""
+    """A small parameter of the first and of the last modules with a gradient."""
     trained = [
         parameter
         for group in optimizer.param_groups

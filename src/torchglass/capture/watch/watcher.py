@@ -33,7 +33,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.blocks import collector_paused, deferred_signals, undo_reliably
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.tensor_reader import HistogramReader
@@ -65,22 +64,20 @@ from torchglass.capture.watch.training_problems import (
     NonFiniteOrigin,
     TrainingProblems,
 )
-from torchglass.errors import Fence
+from torchglass.errors import Fence, collector_paused, deferred_signals, undo_reliably
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
-from torchglass.records.reader import Sink
-from torchglass.records.run import Ending, status_of_ending
-from torchglass.records.series import Frame, Point, SeriesId
+from torchglass.records.run import Ending, Frame, Point, SeriesId, Sink, status_of_ending
 
 
 class Listener(Protocol):
-    """Who is told what happens to a training."""
+    """Is notified of what happens in a training."""
 
     def found(self, findings: Sequence[Finding]) -> None:
-        """A step has shown new problems; these are all of them."""
+        """A step showed new problems; the argument has all problems."""
 
     def ended(self, ending: Ending, steps: int, findings: Sequence[Finding]) -> None:
-        """The run was closed after so many steps."""
+        """The run was closed after this many steps."""
 
 
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
@@ -88,7 +85,7 @@ _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 @final
 class Watcher:
-    """Records what flows, the weights, the gradients and what is logged, until it is closed.
+    """Records activations, weights, gradients and logged values until it is closed.
 
     Weights that no optimizer trains are measured in the first step only.
     """
@@ -126,7 +123,7 @@ class Watcher:
         self._scaling = GradientScale(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
-        """The backwards that have begun and not ended."""
+        """The running backwards."""
         self._pictures = Pictures()
         self._problems = TrainingProblems(facts, self._model_record)
         self._origin = NonFiniteOrigin(model, self._found_origin) if options.guard else None
@@ -136,7 +133,7 @@ class Watcher:
         self._other_optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that train none of the weights."""
         self._undo = contextlib.ExitStack()
-        # Who keeps neither watcher nor model has nobody else to close the file.
+        # If the user keeps neither watcher nor model, nothing else closes the file.
         self._close_sink = weakref.finalize(self, undo_reliably, sink.close)
         self._close_sink.atexit = False
         sink.put_model(record)
@@ -149,26 +146,26 @@ class Watcher:
             raise
 
     def log(self, name: str, value: float | Tensor) -> None:
-        """Keep a number of this step, such as the loss; one on another device is fetched later.
+        """Log a number of this step, such as the loss; a number on another device is fetched later.
 
-        It belongs to the step whose forward was seen last. Before the first forward of a step it
-        belongs to the step that follows, if the first number was logged before the first step of an
-        optimizer, and otherwise to the step before.
+        It belongs to the step of the latest forward. Before the first forward of a step it belongs
+        to the next step if your first number was logged before the first optimizer step, and
+        otherwise to the previous step.
         """
         with self._safely:
             number = logged_number(name, value)
             if not self._steps.is_paused:
                 self._steps.log(SeriesName("", str(name)), number)
-        # Here and not in a function: an error of ours must not get out of the fence above.
+        # Not in a function: our own errors must not leave the fence above.
         error, self._on_finding.pending = self._on_finding.pending, None
         if error is not None:
             raise error
 
     def step(self, number: SupportsIndex | None = None) -> None:
-        """End the current step, in loops that know better when that is; `number` is the step's own.
+        """End the current step yourself; `number` is its number.
 
-        From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
-        weights are measured.
+        From then on neither optimizers nor backwards end steps. Without an optimizer, weights are
+        measured here.
         """
         with self._safely:
             values = self._steps.end_by_hand(None if number is None else step_number(number))
@@ -176,7 +173,7 @@ class Watcher:
                 self._read_all_gradients(values)
                 self._weights.read_values(self._weights.all, values)
             self._steps.advance()
-        # Here and not in a function: an error of ours must not get out of the fence above.
+        # Not in a function: our own errors must not leave the fence above.
         error, self._on_finding.pending = self._on_finding.pending, None
         if error is not None:
             raise error
@@ -187,9 +184,9 @@ class Watcher:
             self._steps.begin_by_hand(number)
 
     def write_step(self, *, incomplete: bool = False) -> None:
-        """Write the current step now if its update is over, or however far it is."""
+        """Write the current step now, complete or not."""
         with self._safely:
-            # The frames of ranks are added up in the order in which they come: each step has one.
+            # Frames of ranks are added up in the order of arrival, so each step has one.
             if self._options.adds_up_ranks or self._flow.is_in_pass:
                 return
             if self._steps.is_over or (incomplete and self._steps.has_begun()):
@@ -197,7 +194,7 @@ class Watcher:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with the training as far as it has been recorded, causes first."""
+        """The problems of the training so far, causes first."""
         with self._safely:
             self._problems.conclude()
         return self._problems.findings
@@ -207,14 +204,14 @@ class Watcher:
         self._steps.is_paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._steps.is_paused = False
 
     def close(self) -> None:
-        """Take everything off again, and close the sink with what was seen until now.
+        """Stop watching, and close the run.
 
         In an `except` or `finally` clause, and at the end of a program that an exception ended, the
-        run keeps that exception as the reason of its end.
+        run records that exception as the reason.
         """
         undo_reliably(self._close, self._errors.current())
 
@@ -230,13 +227,13 @@ class Watcher:
         try:
             undo_reliably(self._close, error)
         except BaseException:
-            # Ctrl-C, at which all the more nothing must stay.
+            # Also on Ctrl-C, nothing must stay behind.
             self._close(error)
             raise
 
     def __repr__(self) -> str:
         model = self._model()
-        name = "a model that is gone" if model is None else type(model).__name__
+        name = "a deleted model" if model is None else type(model).__name__
         where = "in memory" if self.path is None else f"in {self.path}"
         return f"<watcher of {name}: at step {self._steps.number}, recorded {where}>"
 
@@ -245,7 +242,7 @@ class Watcher:
         return self._page() if self._page is not None else None
 
     def begin(self, *, training: bool) -> StepValues | None:
-        """A pass through the model begins: where it is to be recorded, None if it is not."""
+        """A pass through the model begins; returns where to record it, or None."""
         self._idle.stop()
         with self._safely.lock:
             is_asked = self._users_clock is not None and self._users_clock.is_asked
@@ -253,7 +250,7 @@ class Watcher:
                 return None
             self._running.clear()
             if self._steps.is_updating:
-                # One that raised has not told that it is over.
+                # A backward that raised has not reported its end.
                 self._steps.is_updating = optimizers.is_any_under_way()
             self._facts.begin_forward(training=training)
             values = self._steps.begin_pass(training=training)
@@ -265,6 +262,8 @@ class Watcher:
 
     def begin_forward(self, args: Args, kwargs: Kwargs) -> None:
         """The forward of a pass in training begins, recorded or not."""
+        step, is_recorded = self._steps.number_of_pass, self._steps.is_recorded
+        self._facts.see_batch(args, kwargs, step, is_recorded=is_recorded)
         if self._origin is not None:
             self._origin.begin_pass(args, kwargs)
 
@@ -280,16 +279,16 @@ class Watcher:
 
     @property
     def step_of_pass(self) -> int:
-        """The step of the pass that is going on."""
+        """The step of the current pass."""
         return self._steps.number_of_pass
 
     def wants_backward(self) -> bool:
-        """Whether backwards are to be heard of because they may be what ends a step."""
+        """Whether backwards must be observed because they may end a step."""
         is_asked = self._users_clock is not None and self._users_clock.is_asked
         return self._steps.unit != "optimizer" and not self._steps.by_hand and not is_asked
 
     def gradient_factor(self) -> float:
-        """What undoes the scale that a `GradScaler` has put on gradients."""
+        """The factor that undoes the scale of a `GradScaler`."""
         self._look_around()
         return self._scaling.factor()
 
@@ -299,11 +298,11 @@ class Watcher:
         return self._scaling.is_on
 
     def values_of_gradient(self, values: StepValues) -> StepValues | None:
-        """Where the gradient of a pass is recorded, whose own values are these."""
+        """Where to record the gradient of the pass with these values."""
         return self._steps.values_of_gradient(values)
 
     def backward_begun(self) -> None:
-        """The first gradient of a backward has come: be told when the last one has."""
+        """The first gradient of a backward has arrived: get notified of the last one."""
         if self.wants_backward():
             self._steps.backward_begun()
             backward = current_backward()
@@ -311,18 +310,18 @@ class Watcher:
             queue_callback(lambda: self._backward_ended(backward))
 
     def changed(self, model: nn.Module) -> None:
-        """The model has other modules or parameters than before."""
+        """The modules or parameters of the model have changed."""
         self._weights.refresh(model)
         self._other_optimizers.clear()
         self._record = read_model(model)
         self._sink.put_model(self._record)
 
     def picture(self, place: SeriesName, output: Tensor) -> None:
-        """A module of a recorded pass put out a tensor."""
+        """A module of a recorded pass returned a tensor."""
         self._pictures.take(place.path, place.name, self._steps.number_of_pass, output)
 
     def miss(self, problem: Exception) -> None:
-        """Something could not be recorded: a warning, if it is new; the training goes on."""
+        """Something could not be recorded: warn if this is new; the training continues."""
         self._fence.caught(problem)
 
     def _close(self, error: BaseException | None) -> None:
@@ -344,9 +343,12 @@ class Watcher:
         self._problems.add(finding, self._steps.number)
 
     def _put_conclusion(self, ending: Ending) -> None:
-        """Look at the whole training once more."""
-        self._sink.put_document(self._facts.record())
-        if self._problems.conclude(status_of_ending(ending)):
+        """Run all rules on the whole training."""
+        has_changed = self._problems.conclude(status_of_ending(ending))
+        facts = self._problems.take_facts()
+        if facts is not None:
+            self._sink.put_document(facts)
+        if has_changed:
             self._put_findings()
 
     def _ending(self, error: BaseException | None) -> Ending:
@@ -356,7 +358,7 @@ class Watcher:
         return ending_of(error, step)
 
     def go_quiet(self) -> None:
-        """Record nothing any more in this process, a forked child whose parent records on.
+        """Stop recording in this process, a forked child whose parent continues to record.
 
         A lock that another thread of the parent held when it forked is never released here.
         """
@@ -377,7 +379,7 @@ class Watcher:
         undo(self._flow.close)
         self._flow.open()
         self._undo.enter_context(activations.listening(self._flow))
-        # The global hooks keep the watcher alive, and it the weights: not beyond the model's life.
+        # The global hooks keep the watcher and the weights alive, but must not outlive the model.
         undo(weakref.finalize(model, self._detach).detach)
         undo(atexit.unregister, self.close)
         atexit.register(self.close)
@@ -406,7 +408,7 @@ class Watcher:
             self._idle.stop()
             self._follow_thread()
             self._look_around()
-            # Beforehand, as the histograms of all that was read are made when a step ends.
+            # Before the step ends, because that computes all histograms.
             self._scaling.settle(optimizer, self._steps.of_pass)
             values = self._steps.before_update(optimizer)
             if self._origin is not None:
@@ -418,7 +420,7 @@ class Watcher:
                 self._facts.before_update(optimizer, trained, self._steps.number)
                 self._weights.before_update(trained)
                 if not optimizers.computes_gradients(args, kwargs):
-                    # Some optimizers are handed the scale, and undo it as they step.
+                    # Some optimizers get the scale, and unscale as they step.
                     is_scaled = getattr(optimizer, "grad_scale", None) is not None
                     factor = self.gradient_factor() if is_scaled else 1.0
                     self._weights.read_gradients(trained, values, factor, is_scaled=is_scaled)
@@ -460,7 +462,7 @@ class Watcher:
 
     def _backward_ended(self, backward: int) -> None:
         self._running.discard(backward)
-        # A backward inside of another, as a checkpoint makes one, ends nothing.
+        # A nested backward, as in a checkpoint, ends nothing.
         if self._running:
             return
         with self._safely:
@@ -475,13 +477,13 @@ class Watcher:
             self._rest()
 
     def _rest(self) -> None:
-        """All of a step has been seen, and it may be long until another one ends it."""
-        # The frames of ranks are added up in the order in which they come: each step has one.
+        """A step is complete, but it may take long until the next one ends it."""
+        # Frames of ranks are added up in the order of arrival, so each step has one.
         if not self._options.adds_up_ranks:
             self._idle.start()
 
     def _write_if_idle(self) -> None:
-        """Show a step to whoever looks, although nothing has come yet that ends it."""
+        """Write a step that nothing has ended yet, so that views can show it."""
         with self._safely:
             if not self._flow.is_in_pass:
                 self._steps.write()
@@ -496,7 +498,7 @@ class Watcher:
             self._scaling.learn(living.scalers)
 
     def _trains_ours(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer trains weights of the model, which may be new ones."""
+        """Whether an optimizer trains weights of the model, even new ones."""
         if self._weights.are_in(optimizer):
             return True
         if optimizer not in self._other_optimizers:
@@ -507,13 +509,13 @@ class Watcher:
         return False
 
     def _learn_weights(self) -> None:
-        """Look again which parameters there are: some may have been replaced."""
+        """Read the parameters again: some may have been replaced."""
         model = self._model()
         if model is not None and not self._weights.are_of(model):
             self.changed(model)
 
     def _follow_thread(self) -> None:
-        """Look at the calls of the thread that trains, wherever `watch` was called."""
+        """Observe the calls of the training thread, wherever `watch` was called."""
         if self._flow.thread != threading.get_ident():
             self._flow.close()
             self._flow.open()
@@ -534,8 +536,9 @@ class Watcher:
             self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=ids))
         has_changed = self._problems.look(number, values, points, self._flow.compiled)
         values.clear()
-        if self._facts.is_new:
-            self._sink.put_document(self._facts.record())
+        facts = self._problems.take_facts()
+        if facts is not None:
+            self._sink.put_document(facts)
         self._put_pictures()
         if has_changed:
             self._put_findings()

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchglass.records.graph import Edge, Graph, Node, NodeId
-from torchglass.views.graph import labels
+from torchglass.records.trace import Edge, Graph, Node, NodeId
 from torchglass.views.graph.graphviz import POINTS, DotGraph, Graphviz
 from torchglass.views.graph.layout import (
     Area,
@@ -27,7 +26,7 @@ from torchglass.views.graph.layout import (
     rounded,
     union,
 )
-from torchglass.views.graph.style import GraphStyle, words_only
+from torchglass.views.graph.style import GraphStyle, edge_lines, words_only
 
 Placed = Mapping[str, Any]
 """A node, edge or box with its position, as in Graphviz' JSON."""
@@ -208,7 +207,7 @@ class _RowPlacement:
         boxed = (box.id for box in graph.boxes)
         self._titles = dict(zip(boxed, sizes[len(graph.leaves) :], strict=False))
         self._labels = [
-            size if any(labels.edge_lines(edge)) else None
+            size if any(edge_lines(edge)) else None
             for edge, size in zip(graph.edges, sizes[boxes:], strict=True)
         ]
         self._order = list(_in_boxes(graph))

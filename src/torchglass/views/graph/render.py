@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import get_args
 
 from torchglass.errors import ViewError
-from torchglass.records.graph import Graph, Node
+from torchglass.records.trace import Graph, Node
 from torchglass.tables.export import in_its_folder
 from torchglass.views.graph.arrange import arrange, arrange_in_rows, is_too_much_for_dot
-from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.graphviz import POINTS, DotGraph, Graphviz, graphviz
 from torchglass.views.graph.layout import (
     FLOW_DIRECTIONS,
@@ -24,6 +23,7 @@ from torchglass.views.graph.layout import (
     FlowDirection,
     GraphLayout,
     Point,
+    wrap,
 )
 from torchglass.views.graph.style import (
     DARK,

@@ -1,4 +1,4 @@
-"""How the parts of a graph look: colours and Graphviz attributes.
+"""How the parts of a graph look: colours, texts and Graphviz attributes.
 
 Outlines differ in lightness as well as in hue; shapes and text carry the same information.
 """
@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import PurePath
 from typing import Any, Literal
 
-from torchglass.records.graph import Edge, Graph, Node, NodeCost, NodeId
-from torchglass.views.formats import format_bytes, format_count, format_share, format_time, harmless
-from torchglass.views.graph import labels
+from torchglass.analyse.signatures import settings_text
+from torchglass.records.model import TensorSpec
+from torchglass.records.trace import Edge, Graph, Node, NodeCost, NodeId, PassInfo
+from torchglass.tables.text import (
+    format_bytes,
+    format_count,
+    format_shape,
+    format_share,
+    format_time,
+    harmless,
+    plural,
+    shorten,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +190,15 @@ class GraphStyle:
 
     def of_node(self, node: Node) -> Attributes:
         colors = self._colors(node)
-        lines = list(labels.node_lines(node, self.graph.pass_info.error))
+        lines = list(node_lines(node, self.graph.pass_info.error))
         if node.kind in ("op", "call") and self.measure(node.detail.cost):
             lines.append(self.amount(self.measure(node.detail.cost)))
         shape = _shape(node)
         overrides = self._overrides.module if node.kind == "call" else self._overrides.node
         return {
             "id": _literal(self.names[node.id]),
-            "label": self._label(labels.node_title(node), lines, colors.fill),
-            "tooltip": _hint(labels.node_hint(node, self.graph.pass_info.error), readings=2),
+            "label": self._label(node_title(node), lines, colors.fill),
+            "tooltip": _hint(node_hint(node, self.graph.pass_info.error), readings=2),
             "shape": shape,
             "style": _node_style(node),
             "fillcolor": colors.fill,
@@ -199,7 +212,7 @@ class GraphStyle:
 
     def of_edge(self, edge: Edge) -> Attributes:
         failed = edge.target in self._failed
-        lines = "\n".join(labels.edge_lines(edge))
+        lines = "\n".join(edge_lines(edge))
         # Graphviz puts a label directly next to its edge.
         padded = "\n".join(f"  {line}  " for line in lines.split("\n"))
         way = f"{self.names[edge.source]} → {self.names[edge.target]}"
@@ -241,7 +254,7 @@ class GraphStyle:
 
     def of_headline(self) -> Attributes:
         """The attributes of the lines above the picture."""
-        model, facts = labels.headline(self.graph.pass_info)
+        model, facts = headline(self.graph.pass_info)
         rows = [
             _sized(_bold(model), _HEADLINE_SIZE, self.palette.text),
             _sized(_text(facts), _TITLE_SIZE, self.palette.dim),
@@ -262,7 +275,7 @@ class GraphStyle:
         )
 
     def _title(self, box: Node, continued: bool) -> list[str]:
-        title, below = labels.box_title(box, continued=continued)
+        title, below = box_title(box, continued=continued)
         colour = self.palette.repeat if box.detail.repetition.times > 1 else self.palette.text
         lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
@@ -368,3 +381,151 @@ def _sized(markup: str, size: int, colour: str) -> str:
 def _table(rows: Iterable[str], align: str, attributes: str = "") -> str:
     cells = "".join(f'<tr><td align="{align}">{row}</td></tr>' for row in rows)
     return f'<<table border="0" cellpadding="0" cellspacing="1" {attributes}>{cells}</table>>'
+
+
+_LONGEST_NAME = 44
+_MOST_SHAPES = 3
+_MOST_LINES = 5
+
+
+def node_title(node: Node) -> str:
+    """The first line of a node."""
+    op, repetition = node.detail.op, node.detail.repetition
+    if node.kind == "failure":
+        return f"✗ {op.type} raised" if op is not None else "✗ raised here"
+    name = short(node.name)
+    if repetition.times > 1:
+        name = f"{repetition.times} × {name} … {short(repetition.until)}"
+    return f"{name} (×{repetition.passes})" if repetition.passes > 1 else name
+
+
+def node_lines(node: Node, error: str) -> Iterator[str]:
+    """The further lines of a node."""
+    op, parameters = node.detail.op, node.detail.parameters
+    if node.kind == "failure":
+        yield from textwrap.wrap(harmless(error), _LONGEST_NAME, max_lines=_MOST_LINES)
+    elif node.kind == "call":
+        yield from _module_lines(node)
+    if node.outputs:
+        named = op.function if op is not None and node.kind in ("input", "output") else ""
+        yield f"{short(named)}: {made(node.outputs)}" if named else made(node.outputs)
+    if node.kind != "call":
+        if parameters:
+            yield f"params {_shapes(parameters.values())}"
+        if node.module:
+            yield f"@{short(node.module)}"
+
+
+def _module_lines(node: Node) -> Iterator[str]:
+    if node.detail.class_name:
+        yield short(node.detail.class_name)
+    elements = sum(spec.elements for spec in node.detail.parameters.values())
+    params = f" · {format_count(elements)} params" if elements else ""
+    yield f"{node.detail.op_count} ops{params}"
+
+
+def node_hint(node: Node, error: str) -> str:
+    """The tooltip of a node: everything that is known of it."""
+    detail = node.detail
+    # The op of a closed module is its first one, which does not describe the module.
+    op = detail.op if node.kind != "call" else None
+    lines = [harmless(node.name)]
+    lines += [f"{_sizes(spec)} {spec.dtype} {spec.device}" for spec in node.outputs]
+    if op is not None and op.kind == "op":
+        lines.append(harmless(f"{op.function}({settings_text(op)})"))
+    if node.module:
+        lines.append(f"module {harmless(node.module)} {harmless(detail.class_name)}".rstrip())
+    lines += [f"{harmless(name)} {_sizes(spec)}" for name, spec in detail.parameters.items()]
+    if detail.cost.time_ns:
+        lines.append(f"took {format_time(detail.cost.time_ns / 1e9)}")
+    if op is not None and op.source is not None:
+        # Pictures are shared, so the user's folders are left out.
+        file = PurePath(op.source.file).name
+        lines.append(harmless(f"{file}:{op.source.line} in {op.source.function}"))
+    if detail.failed and error:
+        lines.append(f"raised {harmless(error)}")
+    return "\n".join(lines)
+
+
+def box_title(box: Node, *, continued: bool = False) -> tuple[str, str]:
+    """The two lines of a box's title."""
+    name, class_name, repetition = (
+        short(box.name),
+        short(box.detail.class_name),
+        box.detail.repetition,
+    )
+    title, below = name, class_name
+    if repetition.times > 1:
+        title = f"{repetition.times} × {class_name}"
+        below = f"{name} … {short(repetition.until)}" if box.module else name
+    if repetition.passes > 1:
+        title = f"{title} (×{repetition.passes})"
+    return title, "continued" if continued else below
+
+
+def edge_lines(edge: Edge) -> Iterator[str]:
+    """The lines of an edge's label, if any."""
+    if edge.arguments:
+        yield short(", ".join(edge.arguments))
+    elif edge.tensors > 1:
+        yield f"{edge.tensors} tensors"
+    passes = [
+        f"{way} {ranges(numbers)}"
+        for way, numbers in (("Out", edge.out_passes), ("In", edge.in_passes))
+        if numbers
+    ]
+    if passes:
+        yield " / ".join(passes)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers as ranges: 1-3, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def headline(info: PassInfo) -> tuple[str, str]:
+    """The two lines above a picture."""
+    facts = [
+        plural(info.op_count, "op"),
+        _parameters(info.cost.parameters, info.parameters),
+        f"{format_bytes(info.cost.bytes)} of tensors",
+    ]
+    if info.closed_at is not None:
+        facts.append(f"modules closed at depth {info.closed_at}, depth=None opens all")
+    if info.error:
+        facts.append(f"raised {short(info.error.partition(':')[0])}")
+    title = f"{info.model} · {info.focus}" if info.focus else info.model
+    return short(title), " · ".join(facts)
+
+
+def _parameters(used: int, held: int) -> str:
+    """How many parameters the model has, and how many the pass used if that is fewer."""
+    if used >= held:
+        return f"{format_count(used)} parameters"
+    return f"{format_count(held)} parameters ({format_count(used)} used)"
+
+
+def made(specs: Sequence[TensorSpec]) -> str:
+    """Shapes and size of a node's outputs."""
+    return f"{_shapes(specs)} · {format_bytes(sum(spec.bytes for spec in specs))}"
+
+
+def short(text: str) -> str:
+    """A text without control characters that fits into a node."""
+    return shorten(harmless(text), _LONGEST_NAME)
+
+
+def _shapes(specs: Iterable[TensorSpec]) -> str:
+    shapes = [_sizes(spec) for spec in specs]
+    shown = ", ".join(islice(shapes, _MOST_SHAPES))
+    return f"{shown} +{len(shapes) - _MOST_SHAPES}" if len(shapes) > _MOST_SHAPES else shown
+
+
+def _sizes(spec: TensorSpec) -> str:
+    return format_shape(spec.shape) or ("?" if spec.shape is None else "scalar")

@@ -19,11 +19,10 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from torchglass.analyse.failure.failure import Failure
-from torchglass.analyse.model_diff import Comparison
-from torchglass.records.attributes import LiveModel
-from torchglass.records.model import Model, Module
-from torchglass.records.reader import Reader
-from torchglass.views.formats import harmless
+from torchglass.analyse.model_diff import ModelDiff
+from torchglass.records.model import LiveModel, Model, Module
+from torchglass.records.run import Reader
+from torchglass.tables.text import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
@@ -126,7 +125,7 @@ class ExplorerSource:
     reader: Reader
     live: LiveModel | None = None
     """The model itself, if it is in this process."""
-    comparison: Comparison | None = None
+    comparison: ModelDiff | None = None
     """A comparison with another model; its tree has both."""
     kind: SourceKind = "model"
     """Decides which columns and panels are shown first."""
@@ -197,6 +196,7 @@ class ExplorerApp(ThemedApp[None]):
             live=exhibit.live,
             comparison=comparison,
             failure=exhibit.failure,
+            is_run=exhibit.kind == "run",
         )
         self.explorer = Explorer(state, reader, self._preferences, kind=exhibit.kind)
 

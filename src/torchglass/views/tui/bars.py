@@ -18,7 +18,7 @@ from textual.widgets import Input, Static
 
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.run import RunStatus
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry, bindings, glyph
 from torchglass.views.tui.run_follower import RunUpdate
@@ -29,14 +29,21 @@ from torchglass.views.tui.tree_search import SearchState
 class TwoEndedBar(Widget):
     """A line with a text at each end; the right one is never cut."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"ends--left", "ends--right"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "ends--left",
+        "ends--right",
+        "ends--problem",
+        "ends--warning",
+    }
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._left = self._right = ""
+        self._right_style = "right"
 
-    def put(self, left: str, right: str) -> None:
-        """Replace both texts."""
+    def put(self, left: str, right: str, style: str = "right") -> None:
+        """Replace both texts; `style` is that of the right one."""
+        self._right_style = style
         before = self._left, self._right
         self._left, self._right = harmless(left), harmless(right)
         # The title is put again every second: what is unchanged is not sent to the terminal again.
@@ -47,7 +54,7 @@ class TwoEndedBar(Widget):
         room = max(self.size.width - cell_len(self._right) - 1, 0)
         return Content.assemble(
             (fit(self._left, room), ".ends--left"),
-            (f" {self._right}", ".ends--right"),
+            (f" {self._right}", f".ends--{self._right_style}"),
         )
 
 
@@ -151,7 +158,9 @@ class TitleBar(TwoEndedBar):
             changed = len(self.state.comparison.changes)
             words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
             names.append(words if changed else "no differences")
-        self.put(" " + " · ".join(filter(None, names)), self._state())
+        state = self._state()
+        style = "problem" if "✗" in state else "warning" if "!" in state else "right"
+        self.put(" " + " · ".join(filter(None, names)), state, style)
 
     def _state(self) -> str:
         if self.state.contents is None:

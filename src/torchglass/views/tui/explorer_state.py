@@ -6,27 +6,34 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse.failure.failure import Failure
-from torchglass.analyse.model_diff import Comparison
+from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.parameters import ModuleCounts, count
 from torchglass.analyse.summary import alike, builds, kinds_below
 from torchglass.analyse.trace import TraceStructure
-from torchglass.records.attributes import LiveModel
+from torchglass.analyse.training_overview import HeatMap, Statistic, TrainingOverview
 from torchglass.records.calls import ModuleStatistics, Statistics
-from torchglass.records.findings import Finding, Findings
+from torchglass.records.findings import Finding, Findings, Severity
 from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Model, Module, ModuleId, Slot, join_path
-from torchglass.records.reader import D, Document
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Points, Series, SeriesId
-from torchglass.records.tensors import Histograms, TensorSpec
+from torchglass.records.model import (
+    Histograms,
+    LiveModel,
+    Model,
+    Module,
+    ModuleId,
+    Slot,
+    TensorSpec,
+    join_path,
+    paths_above,
+)
+from torchglass.records.run import D, Document, Points, RunRecord, Series, SeriesId
 from torchglass.records.trace import CallRecord, OpId, OpRecord, TraceRecord
-from torchglass.views.formats import SAME_AS
+from torchglass.tables.text import SAME_AS
 from torchglass.views.tui.tree_rows import Outline
 
 
@@ -147,8 +154,25 @@ def _by_path(records: Iterable[P]) -> Mapping[str, Sequence[P]]:
     return found
 
 
-LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
-"""Marks of a module that could not be read, is shared, has a tied tensor, or has a problem."""
+LOST, SHARED, TIED, FOUND, BELOW = "!", SAME_AS, "=", "✗", "↓"
+"""Marks of a module that could not be read, is shared, has a tied tensor, has a problem, or has
+one below it."""
+SEVERITY_MARKS: Mapping[Severity, tuple[str, str]] = {
+    "error": (FOUND, "problem"),
+    "warning": ("!", "warning"),
+    "info": ("·", "muted"),
+}
+"""The mark of a finding, and its style."""
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+class ProblemsBelow(NamedTuple):
+    """The problems of modules inside another one."""
+
+    problems: int
+    style: str
+    """Of the worst one."""
+
 
 _NO_ACTIVITY = ModuleActivity()
 
@@ -195,10 +219,17 @@ class ExplorerState:
         model: Model,
         *,
         live: LiveModel | None = None,
-        comparison: Comparison | None = None,
+        comparison: ModelDiff | None = None,
         failure: Failure | None = None,
+        is_run: bool = False,
     ) -> None:
         self.run = run
+        self.is_run = is_run
+        """Whether it is a training, maybe one without steps yet."""
+        self.overview: TrainingOverview | None = None
+        self.heat_map: HeatMap | None = None
+        self.heat_statistics: Sequence[Statistic] = ()
+        """The statistics of which there is a heat map."""
         self.failure = failure
         """The forward that raised, if one did."""
         self.values_checked: bool | None = None if live is None else False
@@ -233,9 +264,31 @@ class ExplorerState:
 
     def note(self, module: Module) -> str:
         """A problem of the module, or where it is shared; it starts with its mark."""
-        if findings := self._findings_by_path.get(module.path):
-            return f"{FOUND} {findings[0].message}"
+        if worst := self._worst_finding(module):
+            return f"{SEVERITY_MARKS[worst.severity][0]} {worst.message}"
         return "" if self.contents is None else self.contents.notes.get(module.id, "")
+
+    def note_style(self, module: Module) -> str:
+        """The style of the note, by how bad it is."""
+        if worst := self._worst_finding(module):
+            return SEVERITY_MARKS[worst.severity][1]
+        return "problem" if module.problem else "note"
+
+    def problems_below(self, modules: Iterable[Module]) -> ProblemsBelow | None:
+        """The problems inside some modules, without their own; notes are not counted."""
+        found = [one for module in modules for one in self._findings_below.get(module.path, ())]
+        if not found:
+            return None
+        worst = min((one.severity for one in found), key=_SEVERITIES.index)
+        return ProblemsBelow(len(found), SEVERITY_MARKS[worst][1])
+
+    @property
+    def has_problems_below(self) -> bool:
+        return bool(self._findings_below)
+
+    def _worst_finding(self, module: Module) -> Finding | None:
+        found = self._findings_by_path.get(module.path, ())
+        return min(found, key=lambda one: _SEVERITIES.index(one.severity), default=None)
 
     def has_notes(self) -> bool:
         return bool(self.findings() or (self.contents and self.contents.notes))
@@ -296,7 +349,10 @@ class ExplorerState:
         return cast(D | None, self._documents.get(kind))
 
     def _forget_derived(self) -> None:
-        for name in ("measures", "statistics", "_activities", "_known_fields", "_findings_by_path"):
+        for name in (
+            *("measures", "statistics", "_activities", "_known_fields"),
+            *("_findings_by_path", "_findings_below"),
+        ):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -351,6 +407,16 @@ class ExplorerState:
     @cached_property
     def _findings_by_path(self) -> Mapping[str, Sequence[Finding]]:
         return _by_path(self.findings())
+
+    @cached_property
+    def _findings_below(self) -> Mapping[str, Sequence[Finding]]:
+        """The problems inside each module that has any inside."""
+        found: dict[str, list[Finding]] = {}
+        for one in self.findings():
+            if one.path and one.severity != "info":
+                for above in (*paths_above(one.path), ""):
+                    found.setdefault(above, []).append(one)
+        return found
 
     def has_series(self) -> bool:
         return bool(self._series)

@@ -104,7 +104,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("end", "edge(1)", "Last row"),
         ("shift+left", "pan(-1)", "Scroll columns left"),
         ("shift+right", "pan(1)", "Scroll columns right"),
-        ("J", "screen.jump_to_twin", "Go to the next shared or tied place"),
+        ("J", "screen.jump_to_twin", "Next use of a shared module or tensor"),
     ),
     ("tree", "Fold or unfold"): (
         ("space", "fold('one')", "Fold the module", "fold"),
@@ -209,6 +209,15 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("space right l", "tell", "Toggle the evidence", "more"),
     ),
     ("panel:values", "Findings"): (("r", "check", "Check the weights for NaN and Inf", "check"),),
+    ("panel:overview", "Overview"): (
+        ("enter", "choose", "Go to the module, its series and the step", "go there"),
+        ("left h", "step(-1)", "Previous step of the map"),
+        ("right l", "step(1)", "Next step of the map"),
+        ("shift+left", "step(-10)", "10 cells to the left"),
+        ("shift+right", "step(10)", "10 cells to the right"),
+        ("space", "statistic", "Next: gradients, activations, updates, dead", "statistic"),
+        ("z", "zoom", "Toggle a row for each module", "zoom"),
+    ),
     ("panel:tensor flow", "Tensor flow"): (
         ("enter right l", "choose", "Open the op", "open"),
         ("left h", "return", "Back to the previous op, or to the list", "back"),

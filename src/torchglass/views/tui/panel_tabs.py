@@ -15,10 +15,11 @@ from textual.message import Message
 from textual.widget import Widget
 
 from torchglass.records.model import Module
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, bindings, glyph
 from torchglass.views.tui.panels import PANELS
+from torchglass.views.tui.panels.overview import OverviewPanel
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import TEXT_STYLES, Piece, TextRow, fit, fit_pieces
 from torchglass.views.tui.tree import ModuleTree
@@ -224,9 +225,9 @@ class PanelTabs(Vertical):
     def find(self, key: str) -> Panel | None:
         return next((panel for panel in self.panels if panel.key == key), None)
 
-    def open(self, panel: Panel) -> None:
+    def open(self, panel: Panel, *, first: bool = False) -> None:
         if panel not in self.panels:
-            self.panels.append(panel)
+            self.panels.insert(0 if first else len(self.panels), panel)
             self.mount(panel)
         self.turn_to(panel)
 
@@ -290,6 +291,8 @@ class PanelArea(Container):
         """Percent of the screen that the panels take."""
         self._edge = PanelEdge()
         self._in_panel = self._maximized = False
+        self._on_overview = False
+        """Whether the overview takes the whole screen."""
 
     def compose(self) -> ComposeResult:
         yield self.tree_panel
@@ -328,8 +331,20 @@ class PanelArea(Container):
         made = next(found, None)
         return made(self.state) if made else None
 
+    def show_overview(self) -> bool:
+        """Show the overview on the whole screen; False if there is none."""
+        panel = self.tabs.find(OverviewPanel.key) or self._make(OverviewPanel.key)
+        if panel is None:
+            return False
+        self._on_overview = self._maximized = True
+        self.tabs.open(panel, first=True)
+        self.enter(panel)
+        return True
+
     def toggle(self, key: str) -> bool:
         """Open a panel, or close it if it is in front; False if it has nothing to show."""
+        if key == OverviewPanel.key and not self._on_overview:
+            return self.show_overview()
         panel = self.tabs.find(key)
         if panel is not None and panel is self.tabs.visible_panel:
             had_focus = panel.has_focus
@@ -347,6 +362,14 @@ class PanelArea(Container):
         if not self.tabs.display or isinstance(panel, LabelPanel):
             self.enter(panel)
         return True
+
+    def show_panel(self, key: str) -> Panel | None:
+        """Bring a panel to the front beside the tree, which has the focus."""
+        panel = self.tabs.find(key) or self._make(key)
+        if panel is not None:
+            self.tabs.open(panel)
+        self.enter(None)
+        return panel
 
     @on(ModuleTree.Viewed)
     def enter_front(self) -> None:
@@ -373,6 +396,8 @@ class PanelArea(Container):
 
     def enter(self, panel: Panel | None) -> None:
         """Focus a panel, or the tree."""
+        if self._on_overview and not isinstance(panel, OverviewPanel):
+            self._on_overview = self._maximized = False
         self._in_panel = panel is not None
         self.lay_out()
         # At once, not by a message: the next key may be there already.
@@ -398,7 +423,7 @@ class PanelArea(Container):
         self.lay_out()
 
     def maximize(self) -> None:
-        self._maximized = not self._maximized
+        self._maximized, self._on_overview = not self._maximized, False
         self._in_panel = isinstance(self.screen.focused, Panel)
         self.lay_out()
 

@@ -30,6 +30,8 @@ _COLUMNS: Mapping[SourceKind, frozenset[str]] = dict.fromkeys(
 )
 """The columns that are shown first; the usual ones for other kinds."""
 _FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E"}
+_ALWAYS_FIRST: Mapping[SourceKind, str] = {"run": "V"}
+"""The panel that is opened whatever was open in the last session: a run begins with its verdict."""
 """The panel in front at first; the panels open for models are behind it."""
 
 
@@ -75,10 +77,12 @@ class Preferences:
         shown |= {"change"} if kind == "comparison" else set()
         first = _FIRST_PANEL.get(kind)
         rest = tuple(panel for panel in self.panels if panel != first)
+        panels = choice.panels or ((first, *rest) if first else self.panels)
+        always = _ALWAYS_FIRST.get(kind)
         return replace(
             self,
             labels=replace(self.labels, shown=shown),
-            panels=choice.panels or ((first, *rest) if first else self.panels),
+            panels=(always, *(one for one in panels if one != always)) if always else panels,
         )
 
     def with_choices(

@@ -3,20 +3,79 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from textual.message import Message
 from textual.screen import Screen
 
+from torchglass.analyse.training_overview import (
+    HeatMap,
+    HeatMaps,
+    Statistic,
+    TrainingOverview,
+    training_overview,
+)
 from torchglass.errors import TorchglassError
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.model import Model
-from torchglass.records.reader import DOCUMENT_NAMES, Document, Reader
-from torchglass.records.run import RunStatus
-from torchglass.records.series import Points, Series, SeriesId
-from torchglass.records.tensors import Histograms
+from torchglass.records.model import Histograms, Model
+from torchglass.records.run import (
+    DOCUMENT_NAMES,
+    Document,
+    Points,
+    Reader,
+    RunStatus,
+    Series,
+    SeriesId,
+)
 from torchglass.views.tui.explorer_state import ExplorerState, ModelContents, count_model
+
+_POLL_SECONDS = 0.25
+_HEAT_COLUMNS = 256
+"""More than a terminal has room for beside the names."""
+_REST = 10
+"""Of the time that a running training is followed, at most a tenth is spent on its overview."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverview:
+    """The overview of a run, and one heat map."""
+
+    training: TrainingOverview
+    heat_map: HeatMap | None
+    statistics: tuple[Statistic, ...] = ()
+    """Those that there is a heat map of."""
+
+
+class OverviewReader:
+    """Reads the overview of a run again whenever something is new."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._maps = HeatMaps(reader, columns=_HEAT_COLUMNS)
+        self.statistic: Statistic | None = None
+        self._read: tuple[object, ...] = ()
+        self._next = 0.0
+
+    def read(self, update: RunUpdate, revision: int) -> RunOverview | None:
+        """The overview; None if nothing is new, or too little time has passed."""
+        now = update.step, update.status, revision, self.statistic
+        is_asked = self._read[-1:] != (self.statistic,)
+        started = time.monotonic()
+        if now == self._read or (not update.finished and not is_asked and started < self._next):
+            return None
+        statistics = tuple(self._maps.available())
+        wanted = self.statistic if self.statistic in statistics else next(iter(statistics), None)
+        found = RunOverview(
+            training=training_overview(self._reader, columns=_HEAT_COLUMNS),
+            heat_map=self._maps.of(wanted) if wanted else None,
+            statistics=statistics,
+        )
+        self._read = now
+        ended = time.monotonic()
+        self._next = ended + max(_REST * (ended - started), _POLL_SECONDS)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +93,21 @@ class RunUpdate:
     """The model, if it changed."""
     documents: Mapping[type[Document], Document] | None = field(default=None, compare=False)
     """All records of the run, if one of them changed."""
+    overview: RunOverview | None = None
+    """The overview, if it was asked for and something is new."""
     problem: str = ""
     """Why nothing could be read."""
 
     @property
     def has_news(self) -> bool:
         """Whether there is more than the step and the state of the run."""
-        return bool(self.series or self.points or self.model or self.documents is not None)
+        return bool(
+            self.series
+            or self.points
+            or self.model
+            or self.documents is not None
+            or self.overview is not None
+        )
 
 
 class RunFollower:
@@ -63,6 +130,7 @@ class RunFollower:
         self._known: list[Series] = []
         self._read_to: dict[SeriesId, int] = {}
         self._last: RunUpdate | None = None
+        self._overview: OverviewReader | None = None
         self._wake = threading.Event()
         self._waiting = False
         self._stopped = False
@@ -72,6 +140,13 @@ class RunFollower:
         if wanted != self._wanted:
             self._wanted = wanted
             self._wake.set()
+
+    def want_overview(self, statistic: Statistic | None = None) -> None:
+        """Also read the overview from now on, with the heat map of a statistic."""
+        if self._overview is None:
+            self._overview = OverviewReader(self._reader)
+        self._overview.statistic = statistic or self._overview.statistic
+        self._wake.set()
 
     def stop(self) -> None:
         self._stopped = True
@@ -95,10 +170,24 @@ class RunFollower:
             self._last = replace(
                 update, series=(), points=(), histograms=(), model=None, documents=None
             )
+            # After the rest is shown: of a large run it takes seconds.
+            self._tell_overview()
             # A finished run does not change, but other series of it may be requested.
             self._waiting = True
             self._wake.wait(None if update.finished else self._interval)
             self._waiting = False
+
+    def _tell_overview(self) -> None:
+        last = self._last
+        if self._overview is None or last is None or last.problem:
+            return
+        try:
+            overview = self._overview.read(last, self._revision)
+        except (TorchglassError, OSError):
+            # The next look at the file tells what is wrong with it.
+            return
+        if overview is not None and not self._stopped:
+            self._tell(replace(last, overview=overview))
 
     def _look(self) -> RunUpdate:
         try:
@@ -145,7 +234,6 @@ class RunFollower:
         return tuple(filter(len, points)), tuple(filter(len, bins))
 
 
-_POLL_SECONDS = 0.25
 _CHECKED_BYTES = 1 << 29
 """Weights up to this size are checked automatically: that takes about a second."""
 

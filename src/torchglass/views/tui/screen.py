@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from torchglass.records.model import Model
-from torchglass.records.reader import Reader
+from torchglass.records.run import Reader
 from torchglass.views.tui.bars import KeyBar, SearchBar, StatusBar, TitleBar
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry, bindings, footer_order, hints
@@ -18,8 +18,10 @@ from torchglass.views.tui.panel_tabs import LabelPanel, PanelArea, PanelTabs, al
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
 from torchglass.views.tui.panels.findings import FindingsPanel
+from torchglass.views.tui.panels.overview import OverviewPanel
+from torchglass.views.tui.panels.series import SeriesPanel
 from torchglass.views.tui.preferences import Preferences, SourceKind
-from torchglass.views.tui.run_follower import BackgroundReader
+from torchglass.views.tui.run_follower import BackgroundReader, RunOverview
 from torchglass.views.tui.tree import ModuleTree, choices, save
 from torchglass.views.tui.tree_columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
 from torchglass.views.tui.tree_rows import next_shared_place
@@ -67,6 +69,9 @@ class Explorer(Screen[None]):
         yield self.key_bar
 
     def on_mount(self) -> None:
+        if self.state.is_run:
+            self.background.want_overview()
+            self.area.show_overview()
         self._first_panels = self.area.open_first(self._preferences.panels)
         self.background.start()
 
@@ -151,6 +156,8 @@ class Explorer(Screen[None]):
         if last is None:
             # Only now is it known which panels have anything to show.
             self._first_panels = self.area.open_first(self._preferences.panels)
+        if update.overview is not None:
+            self._show_overview(update.overview)
         if update.series or update.documents is not None:
             self._show_everything()
         elif update.points:
@@ -162,6 +169,26 @@ class Explorer(Screen[None]):
             self.say()
         self.title_bar.take(update)
         self.background.check_weights()
+
+    def _show_overview(self, overview: RunOverview) -> None:
+        self.state.overview = overview.training
+        self.state.heat_map = overview.heat_map
+        self.state.heat_statistics = overview.statistics
+        if isinstance(self.tabs.visible_panel, OverviewPanel):
+            self.tabs.refresh_data()
+
+    @on(OverviewPanel.Wanted)
+    def _change_statistic(self, message: OverviewPanel.Wanted) -> None:
+        self.background.want_overview(message.statistic)
+
+    @on(OverviewPanel.Shown)
+    def _show_place(self, message: OverviewPanel.Shown) -> None:
+        """Go to a module, and show one of its series at a step."""
+        self.go_to(message.path)
+        panel = self.area.show_panel(SeriesPanel.key)
+        if isinstance(panel, SeriesPanel):
+            panel.show(self.tree_panel.selected)
+            panel.point_at(message.series, message.step)
 
     def _show_model(self, model: Model) -> None:
         before = self.state.model
@@ -274,6 +301,8 @@ class Explorer(Screen[None]):
         self.area.enter_next(direction)
 
     def action_toggle_panel(self, key: str) -> None:
+        if key == OverviewPanel.key and OverviewPanel.available(self.state):
+            self.background.want_overview()
         if not self.area.toggle(key):
             missing = next((panel.missing for panel in PANELS if panel.key == key), "")
             self.say(missing or "Nothing to show")

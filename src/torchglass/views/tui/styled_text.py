@@ -13,7 +13,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 
 Piece = tuple[str, str]
 """A text and the name of its style."""
@@ -325,6 +325,7 @@ TEXT_STYLES: Mapping[str, str] = {
     **dict.fromkeys(("mark", "note"), "text-success"),
     "problem": "text-error",
     "warning": "text-warning",
+    "failed": "text-error bold",
     "added": "text-success bold",
     "removed": "text-error bold strike",
     "changed": "text-warning bold",

@@ -17,10 +17,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from torchglass.records.model import Model, Module, ModuleId
-from torchglass.records.series import Series
+from torchglass.records.run import Series
 from torchglass.tables.export import HtmlRow, csv_text, html_page, json_text, tree_fragment
-from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, lined_up
-from torchglass.views.formats import harmless
+from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, harmless, lined_up
 from torchglass.views.tui import tree_rows
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings

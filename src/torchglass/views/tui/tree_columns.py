@@ -19,10 +19,9 @@ from rich.cells import cell_len
 from torchglass.analyse.model_diff import ModuleChange, SlotChange
 from torchglass.analyse.parameters import ModuleCounts
 from torchglass.analyse.pixels import squeeze
-from torchglass.records.model import Module
-from torchglass.records.series import Series
-from torchglass.records.tensors import TensorSpec
-from torchglass.views.formats import (
+from torchglass.records.model import Module, TensorSpec
+from torchglass.records.run import Series
+from torchglass.tables.text import (
     format_bytes,
     format_count,
     format_share,
@@ -31,8 +30,8 @@ from torchglass.views.formats import (
     shape_text,
     sparkline,
 )
-from torchglass.views.module_signature import brief
-from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
+from torchglass.views.model_text import brief
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.styled_text import Piece, bar
 
 RowModules = Sequence[Module]
@@ -278,7 +277,7 @@ def _trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
 
 def _notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
     note = harmless(state.note(module))
-    return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
+    return [(note, state.note_style(module))]
 
 
 def _change(state: ExplorerState, module: Module) -> Sequence[Piece]:
@@ -305,8 +304,10 @@ def _change_piece(change: ModuleChange) -> Piece:
     if change.verdict != "changed":
         mark = "+" if change.verdict == "added" else "−"
         return f"{mark} {change.verdict}", change.verdict
-    words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
+    words = [f"was {change.path_before}"] if change.path_before else []
+    words += [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
     words += [_slot_change(slot) for slot in change.slots]
+    words += [change.sharing] if change.sharing else []
     # A changed shape usually means changed settings, and says more.
     if change.extra_before is not None and not words:
         words.append(f"was ({change.extra_before})")
@@ -545,7 +546,7 @@ class ColumnChoice:
         return replace(self, shown=self.shown | (back if useful else usual))
 
     def moved(self, id: str, place: int) -> ColumnChoice:
-        """With one column at another place of the order."""
+        """With one column moved to another position."""
         rest = [one for one in self.order if one != id]
         if id in self.order:
             rest.insert(min(max(place, 0), len(rest)), id)

@@ -16,8 +16,8 @@ from textual.cache import LRUCache
 from textual.strip import Strip
 
 from torchglass.records.model import ModuleId
-from torchglass.views.formats import harmless
-from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
+from torchglass.tables.text import harmless
+from torchglass.views.tui.explorer_state import BELOW, ExplorerState
 from torchglass.views.tui.styled_text import Piece, fit, fit_pieces
 from torchglass.views.tui.tree_columns import (
     NAME,
@@ -126,6 +126,9 @@ def lay_out(
 BESIDE = 5
 """Cells around a name: the cursor's, and two on each side."""
 
+_COUNT = 4
+"""Cells for the number of problems below a module."""
+
 _LINE = "│ "
 _OPEN, _CLOSED, _LEAF = "▾ ", "▸ ", "  "
 _GUTTERS = {"cursor": "▌", "resting": "▌", "same": "▏"}
@@ -182,7 +185,10 @@ class TreeLines:
         if levels < self.state.outline.depths[module.id]:
             guides = "…" + guides[1:]
         marker = (_OPEN if row_state.is_open else _CLOSED) if module.children else _LEAF
-        mark = next((mark for one in row if (mark := self.state.note(one)[:1])), "")
+        noted = next((one for one in row if self.state.note(one)), None)
+        mark = self.state.note(noted)[:1] if noted is not None else ""
+        below = self.state.problems_below(row)
+        count = f"{below.problems}" if below and not row_state.is_open else ""
         label = self._label(row) if self._is_named else ""
         comparison = self.state.comparison
         change = comparison.changes.get(module.path) if comparison else None
@@ -190,7 +196,8 @@ class TreeLines:
         pieces = [
             (guides + marker, "guide"),
             (label, style),
-            (f" {mark}" if mark else "", "problem" if mark in (LOST, FOUND) else "mark"),
+            (f" {mark}" if mark else "", self.state.note_style(noted) if noted else "mark"),
+            (f" {BELOW}{count}" if below else "", below.style if below else "mark"),
         ]
         return [(_GUTTERS.get(row_state.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
 
@@ -235,7 +242,7 @@ class TreeLines:
         self.layout = lay_out(
             columns,
             [self._column_widths[column.id] for column in columns],
-            self._widest_name + BESIDE,
+            self._widest_name + BESIDE + (_COUNT if self.state.has_problems_below else 0),
             line_width,
             aligned=labels.aligned,
         )

@@ -13,7 +13,7 @@ import regex  # type: ignore[import-untyped]
 from textual.message import Message
 
 from torchglass.records.model import Model, Module, ModuleId, Slot
-from torchglass.views.formats import shape_text
+from torchglass.tables.text import shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree_rows import Folds, Ids, Mask, ModuleOrder, reveal
 

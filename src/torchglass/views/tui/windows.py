@@ -23,8 +23,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
-from torchglass.views.formats import format_bytes, harmless
-from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
+from torchglass.tables.text import format_bytes, harmless
+from torchglass.views.tui.explorer_state import BELOW, FOUND, LOST, SHARED, TIED
 from torchglass.views.tui.keys import KeyEntry, Place, sections
 from torchglass.views.tui.styled_text import THEMES, column_colours, theme_for
 
@@ -82,9 +82,10 @@ _MOST_WIDTH, _AROUND = 190, 5
 """The width of the window in the style sheet, and what its border and padding take."""
 MARKS: tuple[tuple[str, str], ...] = (
     (FOUND, "Problem found here"),
+    (BELOW, "Problem below; how many, if folded"),
     (SHARED, "Same module as another path"),
     (TIED, "Shares a tensor with another module"),
-    (LOST, "Could not be read"),
+    (LOST, "Warning here, or could not be read"),
     ("▏", "Same class as the selected module"),
 )
 """The marks beside the names in the tree."""

@@ -10,7 +10,7 @@
     points      ?series=1&series=2&after=100: their points at steps above 100
     histograms  ?series=1&after=100: the histograms of a tensor over steps
     glance      ?series=1&series=2&step=100: the latest histogram of each at a step
-    flow        the gradient norms, by module and step
+    layers      ?statistic=gradient&after=100: a statistic by module and step
     graph, findings, measures, statistics, spans, activations, memory
                 the records of the whole run
 
@@ -23,11 +23,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from torchglass.analyse.training_overview import STATISTICS, HeatMaps, Statistic
 from torchglass.errors import LookupFailedError, StoreError, ViewError
-from torchglass.records.reader import Reader
-from torchglass.records.series import SeriesId
+from torchglass.records.run import Reader, SeriesId
 from torchglass.views.web import payloads
-from torchglass.views.web.decimated_steps import GradientNormColumns, HistogramColumns
+from torchglass.views.web.decimated_steps import (
+    MOST_COLUMNS,
+    HistogramColumns,
+)
 
 
 class OpenRun:
@@ -36,8 +39,18 @@ class OpenRun:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.histograms = HistogramColumns(reader)
-        self.gradient_norms = GradientNormColumns(reader)
+        self._layers: HeatMaps | None = None
         self._documents: dict[str, tuple[int, bytes]] = {}
+
+    @property
+    def layers(self) -> HeatMaps:
+        """The heat maps of the run; how many columns they have depends on its model."""
+        if self._layers is not None:
+            return self._layers
+        layers = payloads.heat_maps(self.reader, payloads.MOST_CELLS, MOST_COLUMNS)
+        if payloads.model_of(self.reader) is not None:
+            self._layers = layers
+        return layers
 
     def document_json(self, name: str) -> bytes:
         """The model or a document as JSON, rebuilt when the revision of the run changes."""
@@ -148,7 +161,7 @@ def answer(runs: OpenRuns, name: str, query: Query) -> bytes:
     if name in payloads.DOCUMENTS:
         return run.document_json(name)
     if name not in _ONE_RUN:
-        raise LookupFailedError(f"there is no answer called {name!r}")
+        raise LookupFailedError(f"there is no API request called {name!r}")
     return payloads.to_json(_ONE_RUN[name](run, query))
 
 
@@ -167,7 +180,7 @@ _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
 }
 _ONE_RUN: Mapping[str, Callable[[OpenRun, Query], payloads.Payload]] = {
     "run": lambda run, _: payloads.run_payload(run.reader),
-    "series": lambda run, _: payloads.series_payload(run.reader),
+    "series": lambda run, _: payloads.series_payload(run.reader, run.layers),
     "points": lambda run, query: payloads.points_payload(
         run.reader, _series(query), after=_integer(query, "after", -1)
     ),
@@ -177,7 +190,9 @@ _ONE_RUN: Mapping[str, Callable[[OpenRun, Query], payloads.Payload]] = {
     "glance": lambda run, query: payloads.latest_histograms_payload(
         run.histograms, _series(query), step=_integer(query, "step", run.reader.last_step())
     ),
-    "flow": lambda run, _: payloads.gradient_norms_payload(run.gradient_norms),
+    "layers": lambda run, query: payloads.layers_payload(
+        run.layers, _statistic(query), after=_integer(query, "after", -1)
+    ),
     "source": _source,
 }
 ENDPOINTS = (*_ALL_RUNS, *_ONE_RUN, *payloads.DOCUMENTS)
@@ -185,6 +200,14 @@ ENDPOINTS = (*_ALL_RUNS, *_ONE_RUN, *payloads.DOCUMENTS)
 
 def _series(query: Query) -> list[SeriesId]:
     return [SeriesId(_parsed("series", text)) for text in query.get("series", ())]
+
+
+def _statistic(query: Query) -> Statistic:
+    (name,) = query.get("statistic", ["gradient"])[:1]
+    for statistic in STATISTICS:
+        if statistic == name:
+            return statistic
+    raise ViewError(f"statistic must be one of {', '.join(STATISTICS)}")
 
 
 def _integer(query: Query, name: str, default: int = 0) -> int:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.gradient_flow import gradient_norms, layers
 from torchglass.analyse.histograms import merged
-from torchglass.errors import StoreError
-from torchglass.records.reader import Reader
-from torchglass.records.series import Points, SeriesId, SeriesKind
-from torchglass.records.tensors import Histogram
+from torchglass.records.model import Histogram
+from torchglass.records.run import Points, Reader, SeriesId, SeriesKind
 
 _PLOTTED_FIELDS: dict[SeriesKind, tuple[str, ...]] = {
     "scalar": ("value",),
@@ -159,47 +156,3 @@ class HistogramColumns:
                 for news in self._reader.histograms_of(group, after=last_step):
                     self._columns[news.series.id].extend(news.steps.tolist(), news.bins)
             return [self._columns[one] for one in ids]
-
-
-Norms = Mapping[str, float]
-"""The norm of the gradients of all parameters of a module, by its path."""
-
-
-class GradientNormColumns:
-    """The gradient norms of a run. Only new steps are read; earlier ones are cached."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._columns: StepColumns[Norms] = StepColumns(_largest_norms)
-        self._lock = threading.Lock()
-
-    def columns(self) -> StepColumns[Norms]:
-        """The columns of all layers, up to the latest step."""
-        with self._lock:
-            norms = self._new_norms()
-            steps = sorted(norms)
-            self._columns.extend(steps, [norms[step] for step in steps])
-            return self._columns
-
-    def _new_norms(self) -> dict[int, dict[str, float]]:
-        """The norms of all layers at the steps that are new."""
-        try:
-            found = layers(self._reader.model(), self._reader.series())
-        except StoreError:
-            return {}
-        ids = [series.id for layer in found for series in layer.gradients]
-        read = self._reader.points_of(ids, after=self._columns.last_step)
-        by_series = {points.series.id: points for points in read}
-        norms: dict[int, dict[str, float]] = {}
-        for layer in found:
-            own = [by_series[series.id] for series in layer.gradients]
-            steps = min((points.steps for points in own), key=len, default=np.empty(0))
-            of_layer = gradient_norms(layer, lambda series: by_series.get(series.id))
-            for step, norm in zip(steps.tolist(), of_layer.tolist(), strict=False):
-                norms.setdefault(step, {})[layer.path] = norm
-        return norms
-
-
-def _largest_norms(parts: Sequence[Norms]) -> Norms:
-    paths = dict.fromkeys(path for part in parts for path in part)
-    return {path: max(part.get(path, 0.0) for part in parts) for path in paths}

@@ -14,23 +14,22 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.class_source import read_class
-from torchglass.analyse.graph.call_graph import op_graph
+import numpy as np
+
+from torchglass.analyse.call_graph import op_graph
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
 from torchglass.analyse.parameters import COUNT_FIELDS, count
+from torchglass.analyse.signatures import read_class
+from torchglass.analyse.training_overview import HeatMaps, Statistic, loss_series
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
-from torchglass.records.graph import Graph, Node
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import Footprint, Measures
-from torchglass.records.model import Model, Module
-from torchglass.records.reader import Reader
-from torchglass.records.series import FIELDS, SeriesId
-from torchglass.records.tensors import Activations, Histogram, TensorSpec
-from torchglass.records.trace import TraceRecord
+from torchglass.records.model import Activations, Histogram, Model, Module, TensorSpec
+from torchglass.records.run import FIELDS, Reader, SeriesId
+from torchglass.records.trace import Graph, Node, TraceRecord
 from torchglass.views.web.decimated_steps import (
-    GradientNormColumns,
     HistogramColumns,
     StepColumn,
     decimate,
@@ -246,6 +245,11 @@ MOST_SAVED_POINTS = 500
 """The same in a saved page, which carries all series."""
 MOST_SAVED_COLUMNS = 120
 """Columns of a heat map in a saved page."""
+MOST_CELLS = 240_000
+"""Cells of a map of modules × steps in one payload."""
+MOST_SAVED_CELLS = 60_000
+"""The same in a saved page, which carries the maps of all statistics."""
+_LEAST_MAP_COLUMNS, _MOST_SAVED_MAP_COLUMNS = 40, 300
 
 Payload = dict[str, Any]
 
@@ -313,12 +317,16 @@ def status_mark(statuses: Sequence[Payload]) -> str:
     )
 
 
-def series_payload(reader: Reader) -> Payload:
-    """All series, and the fields of a point of each kind."""
+def series_payload(reader: Reader, layers: HeatMaps) -> Payload:
+    """All series, the fields of a point of each kind, and what an overview can show."""
+    known = reader.series()
+    loss = loss_series(known)
     return {
         "version": VERSION,
         "fields": to_json_data(FIELDS),
-        "series": [to_json_data(series) for series in reader.series()],
+        "series": [to_json_data(series) for series in known],
+        "loss": None if loss is None else loss.id,
+        "layers": layers.available(),
     }
 
 
@@ -376,21 +384,45 @@ def _column(column: StepColumn[Histogram]) -> list[Any]:
     return [*steps, bins.exponent, bins.first, list(bins.counts), broken]
 
 
-def gradient_norms_payload(norms: GradientNormColumns) -> Payload:
-    """The gradient norms: a row per module with gradients, a value per column."""
-    columns = norms.columns().columns
-    paths = dict.fromkeys(path for column in columns for path in column.content)
+def heat_maps(reader: Reader, cells: int, most_columns: int) -> HeatMaps:
+    """The heat maps of a run, with fewer columns the more modules the model has."""
+    model = model_of(reader)
+    rows = 1 if model is None else len(model.modules)
+    columns = max(_LEAST_MAP_COLUMNS, min(most_columns, cells // rows))
+    return HeatMaps(reader, columns=columns)
+
+
+def layers_payload(layers: HeatMaps, statistic: Statistic, *, after: int = -1) -> Payload:
+    """A statistic of modules × steps: the columns that have steps above `after`.
+
+    A cell is the largest value of its steps, "NaN" if any of them is NaN or Inf, and null if
+    nothing was recorded. Without `after` the paths of the rows are sent, too.
+    """
+    found = layers.of(statistic)
+    new = int(np.searchsorted(found.last_steps, after, side="right"))
+    paths: Payload = {"paths": list(found.paths)} if after < 0 else {}
     return {
         "version": VERSION,
-        "steps": [[column.first_step, column.last_step] for column in columns],
-        "layers": [
-            {
-                "path": path,
-                "norms": [_number(column.content.get(path, math.nan)) for column in columns],
-            }
-            for path in paths
+        "title": found.title,
+        "logarithmic": found.is_logarithmic,
+        "rows": len(found.paths),
+        **paths,
+        "starts": found.steps.tolist(),
+        "ends": found.last_steps.tolist(),
+        "columns": [
+            [_cell(*cell) for cell in zip(values, marks, strict=True)]
+            for values, marks in zip(
+                found.values.T[new:].tolist(), found.nonfinite.T[new:].tolist(), strict=True
+            )
         ],
     }
+
+
+def _cell(value: float, is_nonfinite: bool) -> float | str | None:
+    if is_nonfinite:
+        return "NaN"
+    # Three digits: more than a colour shows, and a third of the bytes.
+    return None if math.isnan(value) else float(f"{value:.3g}") or 0
 
 
 def document_payload(reader: Reader, name: str) -> Payload:
@@ -401,6 +433,7 @@ def document_payload(reader: Reader, name: str) -> Payload:
 def snapshot(reader: Reader) -> Payload:
     """The whole run, for a saved page."""
     known = reader.series()
+    layers = heat_maps(reader, MOST_SAVED_CELLS, _MOST_SAVED_MAP_COLUMNS)
     ids = [series.id for series in known]
     spread = [series.id for series in known if series.kind == "histogram"]
     model = model_of(reader)
@@ -410,10 +443,10 @@ def snapshot(reader: Reader) -> Payload:
         "run": run_payload(reader),
         **{name: document_payload(reader, name) for name in DOCUMENTS},
         "sources": {name: source(model, name)["source"] for name in own_classes},
-        "series": series_payload(reader),
+        "series": series_payload(reader, layers),
         "points": points_payload(reader, ids, limit=MOST_SAVED_POINTS),
         "histograms": histograms_payload(HistogramColumns(reader, MOST_SAVED_COLUMNS), spread),
-        "flow": gradient_norms_payload(GradientNormColumns(reader)),
+        "layers": {name: layers_payload(layers, name) for name in layers.available()},
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests import make
 from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.analyse.failure.operands import BrokenRule
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 from torchglass.records.trace import Operand, OpId, OpRecord, SourceLine, TraceRecord
 
 Tensor = tuple[int, ...]
@@ -85,7 +85,7 @@ def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
     ("left", "right", "why"),
     [
         ((2, 3, 4), (5, 4, 6), "the batches do not match"),
-        ((2, 3), (2, 3), "bmm takes tensors of 3 dimensions"),
+        ((2, 3), (2, 3), "bmm takes tensors with 3 dimensions"),
     ],
 )
 def test_a_batched_product_wants_batches_that_go_together(
@@ -119,7 +119,7 @@ def test_padding_counts_as_room() -> None:
     verdict = judged(op)
 
     assert "but its input is only 4×4 (8×8 with padding)" in verdict.why
-    assert verdict.fits == ("give it at least 5×5", "pad it: padding=(3, 3) is enough")
+    assert verdict.fits == ("pass an input of at least 5×5", "pad it: padding=(3, 3) is enough")
 
 
 def test_joining_is_offered_along_another_dimension_only_if_all_agree() -> None:
@@ -232,9 +232,9 @@ def test_a_class_that_is_ignored_is_not_out_of_range() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("(slice(None, None, None), 7)", "dimension 1 of 2×3 has the indices 0 to 2, not 7"),
-        ("(Ellipsis, 5)", "dimension 1 of 2×3 has the indices 0 to 2, not 5"),
-        ("(None, -3)", "dimension 0 of 2×3 has the indices 0 to 1, not -3"),
+        ("(slice(None, None, None), 7)", "dimension 1 of 2×3 has indices 0 to 2, not 7"),
+        ("(Ellipsis, 5)", "dimension 1 of 2×3 has indices 0 to 2, not 5"),
+        ("(None, -3)", "dimension 0 of 2×3 has indices 0 to 1, not -3"),
         ("(0, 1, 2)", "2×3 has 2 dimensions, fewer than there are indices"),
     ],
 )
@@ -254,7 +254,7 @@ def test_an_index_tensor_in_a_subscript_is_looked_into() -> None:
 
     verdict = judged(op, ranges={"1.1": (0, 3)})
 
-    assert verdict.why == "dimension 1 of 2×3 has the indices 0 to 2, but index[1] has 3"
+    assert verdict.why == "dimension 1 of 2×3 has indices 0 to 2, but index[1] has 3"
 
 
 def test_devices_are_told_apart_and_the_parameters_stay_at_home() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.capture.tensor.moments import measure
-from torchglass.results.explanation import Explanation, explain
+from torchglass.results.failures import Explanation, explain
 from torchglass.results.trace import Trace
 
 Call = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]

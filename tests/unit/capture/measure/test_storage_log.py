@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 import torch
 
-from torchglass.capture.measure.storage_log import Place, StorageLog
+from torchglass.capture.measure.memory_recorder import KernelPlace, StorageLog
 from torchglass.records.measures import Saver
 
 
@@ -15,7 +15,7 @@ def log() -> StorageLog:
     ticks = count()
     made = StorageLog(clock=lambda: next(ticks))
     made.begin("forward")
-    made.place = Place("fc", "addmm")
+    made.place = KernelPlace("fc", "addmm")
     return made
 
 

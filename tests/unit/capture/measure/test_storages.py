@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchglass.capture.measure.storage_log import StorageMap, plain_tensors
+from torchglass.capture.measure.memory_recorder import StorageMap, plain_tensors
 
 
 def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchglass.capture.observe.observed_call import joined
 from torchglass.capture.tensor.moments import measure
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 parts = st.lists(
     st.lists(st.floats(-1e3, 1e3) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=8),

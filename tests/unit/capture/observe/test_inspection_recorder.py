@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.model.live_modules import modules_in
+from torchglass.capture.model.structure import modules_in
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection import inspected_model
 from torchglass.capture.observe.recorder import ModuleRecorder, RecordOptions

@@ -24,7 +24,7 @@ from torchglass.capture.observe.recorder import (
 from torchglass.capture.tensor.description import describe
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import ForwardStats, Level
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.model import TensorSpec
 
 CALL = nn.Module.__call__
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torchglass.analyse.histograms import merged
 from torchglass.capture.tensor.histograms import EMPTY, ROOM, Grid, grids
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tame = st.floats(-1e6, 1e6)

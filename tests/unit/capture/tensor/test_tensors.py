@@ -19,7 +19,7 @@ from torch.testing._internal import two_tensor
 from tests.versions import needs_torch
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.moments import measure
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Stats
 
 # Classes of torch that have no annotations.
 TwoTensor: Callable[..., torch.Tensor] = two_tensor.TwoTensor

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.capture.trace.selection import attempt
+from torchglass.capture.trace.failing_forward import attempt
 
 
 class Inner(nn.Module):

@@ -15,10 +15,9 @@ from torch.nn import functional
 from tests.models import Written
 from tests.unit.capture.trace.test_tracing import flow, values
 from tests.versions import needs_torch
-from torchglass.capture.trace.assemble import CapturedPass, assemble
+from torchglass.capture.trace.assemble import CapturedPass, assemble, capturing
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
-from torchglass.capture.trace.selection import capturing
 from torchglass.errors import TorchglassError
 from torchglass.records.trace import OpRecord
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
 from tests.models import Written
-from torchglass.analyse.op_names import OpLabels
+from torchglass.analyse.trace import OpLabels
 from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate

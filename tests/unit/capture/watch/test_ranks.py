@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from torchglass.capture.tensor.histograms import grids
 from torchglass.capture.watch.ranks import Label, RankValues, _partners, total
-from torchglass.records.tensors import Histogram, Stats
+from torchglass.records.model import Histogram, Stats
 
 OUTPUT: Label = ("fc", "output", "histogram")
 LOSS: Label = ("", "loss", "scalar")

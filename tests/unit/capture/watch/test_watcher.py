@@ -15,11 +15,11 @@ from torch.optim import optimizer as optimizers
 
 from tests.recorded import RUN
 from torchglass.capture.tensor.moments import measure
-from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
+from torchglass.capture.watch.watcher import Watcher
 from torchglass.errors import TargetError, TorchglassWarning
-from torchglass.records.series import Frame, point_values
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Frame, point_values
+from torchglass.store.readers import MemoryStore
 
 PARAMETERS = Options(log=frozenset({"params", "params_grad"}))
 
@@ -374,7 +374,10 @@ def test_an_error_of_ours_is_a_warning_and_training_goes_on() -> None:
 def test_logging_more_than_one_number_is_a_warning(store: MemoryStore) -> None:
     with (
         Watcher(Tied(), store) as watcher,
-        pytest.warns(TorchglassWarning, match=r"log\('losses', …\) takes one number, not \(3,\)"),
+        pytest.warns(
+            TorchglassWarning,
+            match=r"log\('losses', …\) takes one number, not a tensor of shape \(3,\)",
+        ),
     ):
         watcher.log("losses", torch.zeros(3))
 

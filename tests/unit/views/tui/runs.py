@@ -12,12 +12,9 @@ from tests import make
 from tests.textual_pilot import run_app
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Model, Module, Slot
-from torchglass.records.reader import Document
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Stats
-from torchglass.store.memory import MemoryStore
+from torchglass.records.model import Model, Module, Slot, Stats
+from torchglass.records.run import Document, Frame, Point, RunRecord, SeriesId
+from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.app import ExplorerApp, settle
 
 LINEAR = "torch.nn.modules.linear.Linear"
@@ -152,13 +149,15 @@ class Training:
         ]
         self.steps = 0
 
-    def train(self, steps: int) -> Training:
-        """Go on for some steps."""
+    def train(self, steps: int, *, is_spoiled: bool = False) -> Training:
+        """Go on for some steps, in which loss and gradients may be NaN."""
         for step in range(self.steps, self.steps + steps):
-            points: dict[SeriesId, Point] = {self.loss: 4 * math.exp(-step / 15)}
+            loss = math.nan if is_spoiled else 4 * math.exp(-step / 15)
+            points: dict[SeriesId, Point] = {self.loss: loss}
             for number, series in enumerate(self.gradients, start=5):
                 std = math.exp(-step / number)
-                points[series] = Stats(count=64, min=-1.0, max=1.0, mean=0.0, std=std)
+                nan = 3 * is_spoiled
+                points[series] = Stats(count=64, min=-1.0, max=1.0, mean=0.0, std=std, nan=nan)
             self.store.put_frame(Frame(step=step, time_ns=step, points=points))
         self.steps += steps
         return self

@@ -203,7 +203,7 @@ def test_what_is_shown_is_written_to_a_file(
 def test_the_source_opens_in_the_users_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchglass.api.explorer_source import make_source
+    from torchglass.api.explore import make_source
 
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("VISUAL", "")

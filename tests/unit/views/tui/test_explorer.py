@@ -14,9 +14,8 @@ from tests.textual_pilot import screen_text
 from tests.unit.views.tui.runs import Training, drive, linear, paths, still, tiny
 from torchglass.errors import StoreError
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.reader import Document
-from torchglass.records.run import Ending, RunRecord
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Document, Ending, RunRecord
+from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.app import ExplorerApp, ExplorerSource, draw_explorer, settle
 from torchglass.views.tui.panel_tabs import TabBar
 from torchglass.views.tui.windows import LoadingScreen

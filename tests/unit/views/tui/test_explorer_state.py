@@ -10,8 +10,7 @@ from torch import nn
 from tests.unit.views.tui.runs import Training, tiny
 from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Points, Series, SeriesId
+from torchglass.records.run import Points, RunRecord, Series, SeriesId
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.tree_columns import BY_ID
 

@@ -9,8 +9,8 @@ from queue import Queue
 
 from tests.unit.views.tui.runs import Training
 from torchglass.errors import StoreError
-from torchglass.records.reader import Reader
-from torchglass.store.memory import MemoryStore
+from torchglass.records.run import Reader
+from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.run_follower import RunFollower, RunUpdate
 
 PATIENCE = 10.0

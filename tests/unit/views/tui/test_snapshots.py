@@ -12,7 +12,8 @@ from tests import make
 from tests.unit.views.tui.runs import Training, documents, linear, still, tiny, two_models
 from tests.unit.views.tui.test_explorer import HOSTILE
 from torchglass.analyse.model_diff import compare
-from torchglass.records.reader import Reader
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.run import Ending, Reader
 from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 
 
@@ -151,3 +152,51 @@ def test_a_module_that_could_not_be_read(looks_the_same: Callable[..., bool]) ->
 
 def test_an_empty_model(looks_the_same: Callable[..., bool]) -> None:
     assert looks_the_same(still(make.model(name="Empty")))
+
+
+def sick() -> ExplorerSource:
+    """A run whose loss is NaN since step 28, and that was stopped."""
+    run = Training(documents=documents()).train(28).train(12, is_spoiled=True).finish()
+    run.put_document(
+        Findings(
+            findings=(
+                Finding(
+                    severity="error",
+                    kind="nan",
+                    message="The loss is NaN since step 28",
+                    path="blocks.0.mlp.0",
+                    series="blocks.0.mlp.0.weight.grad",
+                    first_step=28,
+                    remedy="Look at the loss function: what goes into log may be 0",
+                ),
+                Finding(
+                    severity="warning",
+                    kind="dead-units",
+                    message="Half of the units of `blocks.1.mlp.1` are dead",
+                    path="blocks.1.mlp.1",
+                    first_step=4,
+                    last_step=30,
+                ),
+            )
+        )
+    )
+    run.put_document(Ending(state="stopped", step=39, error="ValueError", message="loss is NaN"))
+    return ExplorerSource(reader=run, kind="run")
+
+
+@pytest.mark.parametrize("theme", ["glass-dark", "glass-light", "glass-16"])
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (160, 45)], ids=["40x10", "80x24", "160x45"])
+def test_the_overview_of_a_sick_run(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    assert looks_the_same(sick(), ["down", "down", "left"], theme=theme, size=size)
+
+
+def test_the_overview_of_a_healthy_run(looks_the_same: Callable[..., bool]) -> None:
+    healthy = ExplorerSource(reader=Training().train(40).finish(), kind="run")
+
+    assert looks_the_same(healthy)
+
+
+def test_a_finding_and_where_it_leads(looks_the_same: Callable[..., bool]) -> None:
+    assert looks_the_same(sick(), ["enter"], size=(160, 45))

@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.browser.runs import RUN, bell, put_training, transformer
-from torchglass.records.series import Frame, SeriesId
-from torchglass.records.tensors import Stats
-from torchglass.store.memory import MemoryStore
-from torchglass.views.web.decimated_steps import GradientNormColumns, HistogramColumns
+from torchglass.analyse.training_overview import HeatMaps
+from torchglass.records.model import Stats
+from torchglass.records.run import Frame, SeriesId
+from torchglass.store.readers import MemoryStore
+from torchglass.views.web.decimated_steps import HistogramColumns
 from torchglass.views.web.payloads import (
-    gradient_norms_payload,
     histograms_payload,
     latest_histograms_payload,
+    layers_payload,
 )
 
 
@@ -99,10 +100,10 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
 def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: MemoryStore) -> None:
     put_training(store, range(3))
 
-    sent = gradient_norms_payload(GradientNormColumns(store))
+    sent = layers_payload(HeatMaps(store), "gradient")
 
-    assert [layer["path"] for layer in sent["layers"]][:2] == ["embed", "blocks.0.attention"]
-    assert sent["steps"] == [[0, 0], [1, 1], [2, 2]]
+    assert sent["paths"][:2] == ["embed", "blocks.0.attention"]
+    assert sent["starts"] == sent["ends"] == [0, 1, 2]
 
 
 def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
@@ -110,10 +111,10 @@ def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
     stats = Stats(count=4, min=0.0, max=2.0, mean=1.0, std=1.0)
     store.put_frame(Frame(step=0, time_ns=0, points={series: stats}))
 
-    (layer,) = gradient_norms_payload(GradientNormColumns(store))["layers"]
+    ((norm,),) = layers_payload(HeatMaps(store), "gradient")["columns"]
 
-    assert math.isclose(layer["norms"][0], math.sqrt(8), rel_tol=0.2)
+    assert math.isclose(norm, math.sqrt(8), rel_tol=0.2)
 
 
 def test_a_run_without_a_model_has_no_gradients() -> None:
-    assert gradient_norms_payload(GradientNormColumns(MemoryStore(RUN)))["layers"] == []
+    assert layers_payload(HeatMaps(MemoryStore(RUN)), "gradient")["paths"] == []

@@ -13,7 +13,7 @@ import pytest
 import hatch_build
 from tests import make
 from torchglass.records.run import RunRecord
-from torchglass.store.memory import MemoryStore
+from torchglass.store.readers import MemoryStore
 from torchglass.views.web.payloads import snapshot
 from torchglass.views.web.saved_page import render_page, write_page
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from tests import make
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Points, Series, SeriesId
-from torchglass.records.tensors import Stats
-from torchglass.store.file_reader import FileReader
-from torchglass.store.memory import MemoryStore
+from torchglass.analyse.training_overview import HeatMaps
+from torchglass.records.model import Stats
+from torchglass.records.run import Frame, Points, RunRecord, Series, SeriesId
+from torchglass.store.readers import FileReader, MemoryStore
 from torchglass.store.writer import FileSink
 from torchglass.views.web.decimated_steps import decimate, in_order
 from torchglass.views.web.payloads import (
     VERSION,
     document_payload,
+    heat_maps,
+    layers_payload,
     points_payload,
     run_payload,
     series_payload,
@@ -80,10 +81,44 @@ def test_series_are_told_with_the_numbers_of_their_points(store: MemoryStore) ->
     store.series("", "loss")
     store.series("a", "weight", "stats")
 
-    payload = series_payload(store)
+    payload = series_payload(store, HeatMaps(store))
 
     assert payload["fields"]["scalar"] == ["value"]
     assert payload["series"][1] == {"id": 1, "path": "a", "name": "weight", "kind": "stats"}
+    assert payload["loss"] == 0
+
+
+def test_a_map_of_layers_has_fewer_columns_the_more_layers_there_are(store: MemoryStore) -> None:
+    store.put_model(make.model({"children": {str(at): {"weight": (2,)} for at in range(99)}}))
+    grads = [store.series(str(at), "weight.grad") for at in range(99)]
+    for step in range(200):
+        points = {
+            grad: math.nan if step == 150 and at == 7 else 0.12345 for at, grad in enumerate(grads)
+        }
+        store.put_frame(Frame(step=step, time_ns=0, points=points))
+    maps = heat_maps(store, cells=5000, most_columns=100)
+
+    sent = layers_payload(maps, "gradient")
+
+    assert len(sent["paths"]) == sent["rows"] == 99
+    assert 25 < len(sent["columns"]) == len(sent["starts"]) <= 50
+    at = max(at for at, start in enumerate(sent["starts"]) if start <= 150)
+    assert [column[7] for column in sent["columns"]].count("NaN") == 1
+    assert sent["columns"][at][7] == "NaN"
+    assert sent["columns"][at][8] == 0.123
+
+
+def test_only_columns_with_newer_steps_of_a_map_are_sent(store: MemoryStore) -> None:
+    store.put_model(make.model({"children": {"a": {"weight": (2,)}}}))
+    grad = store.series("a", "weight.grad")
+    for step in range(5):
+        store.put_frame(Frame(step=step, time_ns=0, points={grad: 1.0 + step}))
+
+    sent = layers_payload(HeatMaps(store), "gradient", after=2)
+
+    assert sent["starts"] == [0, 1, 2, 3, 4]
+    assert sent["columns"] == [[4], [5]]
+    assert "paths" not in sent
 
 
 def test_points_come_in_columns(store: MemoryStore) -> None:

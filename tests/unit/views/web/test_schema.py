@@ -15,21 +15,21 @@ from tests import make
 from tests.browser.runs import RUN, training, transformer
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.calls import Totals as CallTotals
-from torchglass.records.model import ClassSource, Model
-from torchglass.records.tensors import Stats
-from torchglass.store.memory import MemoryStore
+from torchglass.records.model import ClassSource, Model, Stats
+from torchglass.store.readers import MemoryStore
 from torchglass.views.web import payloads
-from torchglass.views.web.app import build_app
 from torchglass.views.web.payloads import DOCUMENTS
+from torchglass.views.web.server import build_app
 
 SCHEMA = json.loads((Path(payloads.__file__).parent / "api.schema.json").read_text("utf-8"))
 QUESTIONS = {
     "points": "series=0&series=1",
     "histograms": "series=1&series=2",
     "glance": "series=1&step=3",
+    "layers": "statistic=gradient",
     "source": "class=tests.unit.views.web.test_schema.Shown",
 }
-NAMES = ["runs", "distances", "run", "series", "flow", *QUESTIONS, *DOCUMENTS]
+NAMES = ["runs", "distances", "run", "series", *QUESTIONS, *DOCUMENTS]
 
 
 class Shown:
@@ -117,5 +117,8 @@ def test_an_event_fits_the_schema() -> None:
 def test_a_saved_page_holds_what_the_schema_says() -> None:
     snapshot = payloads.snapshot(full_store())
 
-    for name in ("run", "series", "points", "histograms", "flow", *DOCUMENTS):
+    for name in ("run", "series", "points", "histograms", *DOCUMENTS):
         validate(name, json.loads(payloads.to_json(snapshot[name])))
+    assert snapshot["layers"]
+    for layers in snapshot["layers"].values():
+        validate("layers", json.loads(payloads.to_json(layers)))

@@ -20,11 +20,9 @@ import pytest
 import hatch_build
 from tests import make
 from torchglass.errors import ViewError
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame
-from torchglass.store.memory import MemoryStore
-from torchglass.views.web.app import MOST_STREAMS
-from torchglass.views.web.server import Server, serve
+from torchglass.records.run import Frame, RunRecord
+from torchglass.store.readers import MemoryStore
+from torchglass.views.web.server import MOST_STREAMS, Server, serve
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +127,7 @@ def test_closing_ends_open_streams(server: Server) -> None:
 SERVE = """
 from tests import make
 from torchglass.records.run import RunRecord
-from torchglass.store.memory import MemoryStore
+from torchglass.store.readers import MemoryStore
 from torchglass.views.web.server import serve
 
 store = MemoryStore(RunRecord(name="run", created_ns=0))

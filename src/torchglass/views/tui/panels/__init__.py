@@ -5,6 +5,7 @@ from torchglass.views.tui.panels.code import CodePanel
 from torchglass.views.tui.panels.details import DetailsPanel, PerformancePanel
 from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.op_flow import ExplanationPanel, TensorFlowPanel
+from torchglass.views.tui.panels.overview import OverviewPanel
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.panels.series import GradientFlowPanel, SeriesPanel
 
@@ -20,5 +21,6 @@ PANELS: tuple[type[Panel], ...] = (
     SeriesPanel,
     FindingsPanel,
     ExplanationPanel,
+    OverviewPanel,
 )
 """In the order in which they are offered."""

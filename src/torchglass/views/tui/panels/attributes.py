@@ -8,9 +8,8 @@ from functools import partial, reduce
 from operator import methodcaller
 from typing import ClassVar
 
-from torchglass.records.attributes import Attribute, LiveModel, Page
-from torchglass.records.model import join_path
-from torchglass.views.formats import format_bytes, harmless, shape_text
+from torchglass.records.model import Attribute, LiveModel, Page, join_path
+from torchglass.tables.text import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel

@@ -16,10 +16,10 @@ from typing import ClassVar
 from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 from textual.app import App, SuspendNotSupported
 
-from torchglass.analyse.class_source import read_class
+from torchglass.analyse.signatures import read_class
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.trace import OpId
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 from torchglass.views.tui.explorer_state import ExplorerState, TracedForward
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel

@@ -10,10 +10,9 @@ from torchglass.analyse.model_diff import ModuleChange
 from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Module, Slot, join_path
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.model import Module, Slot, Stats, TensorSpec, join_path
 from torchglass.records.trace import TraceRecord
-from torchglass.views.formats import (
+from torchglass.tables.text import (
     format_bytes,
     format_count,
     format_share,
@@ -130,6 +129,10 @@ def _change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRo
 
 
 def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
+    if change.path_before:
+        yield from paragraph(f"previous path: {harmless(change.path_before)}", width)
+    if change.sharing:
+        yield from paragraph(harmless(change.sharing), width)
     if change.class_before:
         yield from paragraph(f"previous class: {harmless(change.class_before)}", width)
     if change.extra_before is not None:

@@ -13,13 +13,12 @@ from textual.message import Message
 from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, Finding, Findings
-from torchglass.views.formats import format_bytes, harmless, shape_text
-from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.tables.text import format_bytes, harmless, shape_text
+from torchglass.views.tui.explorer_state import SEVERITY_MARKS, ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import TableCell, TextRow, paragraph, table, text, wrap
 
-_MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "info": ("·", "muted")}
 _MOST = 1_000
 
 
@@ -107,7 +106,7 @@ class FindingsPanel(Panel):
         return [*here, *elsewhere, *end]
 
     def _rows_of_one(self, number: int, finding: Finding) -> Iterator[TextRow]:
-        mark, style = _MARKS[finding.severity]
+        mark, style = SEVERITY_MARKS[finding.severity]
         target = number, finding.path
         first, *rest = wrap([(harmless(finding.message), "plain")], self.room - 2)
         yield TextRow([(f"{mark} ", style), *first], target)

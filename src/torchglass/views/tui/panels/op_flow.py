@@ -9,11 +9,10 @@ from rich.cells import cell_len
 
 from torchglass.analyse.failure.failure import Failure, code_at
 from torchglass.analyse.signatures import argument_name, settings_text, signature
-from torchglass.records.attributes import Progress
-from torchglass.records.model import Module
+from torchglass.records.model import Module, Progress
 from torchglass.records.trace import Operand, OpId, OpRecord, TraceRecord
+from torchglass.tables.text import format_bytes, format_time, harmless, shape_text
 from torchglass.views.failure_text import Part, headline, parts
-from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
 from torchglass.views.tui.explorer_state import SHARED, ExplorerState, TracedForward
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel

@@ -21,11 +21,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from torchglass.errors import TorchglassError
-from torchglass.records.attributes import Progress
-from torchglass.records.model import Module
-from torchglass.records.series import SeriesId
+from torchglass.records.model import Module, Progress
+from torchglass.records.run import SeriesId
 from torchglass.records.trace import OpId
-from torchglass.views.formats import harmless
+from torchglass.tables.text import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.styled_text import (
@@ -46,6 +45,9 @@ _PAN = 8
 _SHADES = "░▒▓█"
 _LOST, _LOST_COLOUR = "×", "#ff00ff"
 """NaN and Inf in a picture of shades, and in one of colours."""
+CURSOR_COLOURS = {True: 0xFEFEFE, False: 0x010101}
+"""A cursor in a picture, on dark and on light; no value has these colours."""
+_CURSOR, _CURSORS = "◆", {f"#{colour:06x}" for colour in CURSOR_COLOURS.values()}
 
 
 @dataclass(slots=True, eq=False)
@@ -348,7 +350,9 @@ class Panel(ScrollView, can_focus=True):
 
     def _shade(self, upper: str, lower: str, behind: Style) -> Segment:
         """Two pixels as one character, denser for brighter ones."""
-        return Segment(_shade(upper, lower, self.app.current_theme.dark), behind)
+        shade = _shade(upper, lower, self.app.current_theme.dark)
+        colour = Style(color=_LOST_COLOUR, bold=True) if shade == _LOST else Style()
+        return Segment(shade, behind + colour)
 
     # Moving
 
@@ -421,6 +425,8 @@ def _width(row: TextRow) -> int:
 @lru_cache(maxsize=1 << 13)
 def _half_block(upper: str, lower: str, behind: Style) -> Segment:
     """A cell of two pixels; one or both may be missing."""
+    if upper == lower == _LOST_COLOUR:
+        return Segment(_LOST, behind + Style(color="#ffffff", bgcolor=_LOST_COLOUR, bold=True))
     if not upper:
         return Segment("▄" if lower else " ", behind + Style(color=lower or None))
     return Segment("▀", behind + Style(color=upper, bgcolor=lower or None))
@@ -432,6 +438,8 @@ def _shade(upper: str, lower: str, bright_ink: bool) -> str:
     pixels = [pixel for pixel in (upper, lower) if pixel]
     if not pixels:
         return " "
+    if not _CURSORS.isdisjoint(pixels):
+        return _CURSOR
     if _LOST_COLOUR in pixels:
         return _LOST
     light = sum(map(_light, pixels)) / len(pixels)

@@ -22,8 +22,8 @@ from torchglass.analyse.gradient_flow import (
 from torchglass.analyse.histograms import quantiles
 from torchglass.analyse.pixels import draw_bands, half_blocks, squeeze
 from torchglass.records.model import Model
-from torchglass.records.series import Points, Series, SeriesId
-from torchglass.views.formats import harmless, sparkline
+from torchglass.records.run import Points, Series, SeriesId
+from torchglass.tables.text import harmless, sparkline
 from torchglass.views.tui.explorer_state import ExplorerState, moving
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
@@ -45,13 +45,32 @@ class SeriesPanel(Panel):
 
     key: ClassVar[str] = "v"
     title: ClassVar[str] = "Series"
-    missing: ClassVar[str] = "Nothing recorded over steps: train with tg.watch(model)"
+    missing: ClassVar[str] = "No series recorded: train with tg.watch(model)"
     has_cursor = True
     BINDINGS: ClassVar = bindings("panel:percentiles")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
         self._percentiles = True
+        self._step: int | None = None
+        """The step that was asked for."""
+
+    def point_at(self, names: Sequence[str], step: int | None) -> None:
+        """Select the series of one of these names, or beginnings or ends of one; mark a step."""
+        self._step = step
+        series = self._series()
+        for name in names:
+            found = (
+                at
+                for at, one in enumerate(series)
+                if one.name.startswith(name) or one.name.endswith(name)
+            )
+            at = next(found, None)
+            if at is not None:
+                self.row = at
+                break
+        self.follow(False)
+        self.go(self.row)
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
@@ -84,15 +103,18 @@ class SeriesPanel(Panel):
             self.follow(False)
 
     def follow(self, moved: bool) -> None:
+        if moved:
+            self._step = None
         series = self._series()
         if not series:
             where = harmless(self.module.path) or "the model itself"
-            self.say(f"Nothing recorded over steps for {where}.")
+            self.say(f"No series recorded for {where}.")
             return
         height = self.scrollable_content_region.height
         # The list below the chart can be scrolled.
         listed = min(len(series), max(height // 4, 1))
-        lines = min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
+        beside = _BESIDE + (self._step is not None)
+        lines = min(max(height - listed - beside, _LOWEST), _HIGHEST)
         self.put(self._list(series), list(self._chart(self._selected(series), lines)))
 
     def _list(self, series: Sequence[Series]) -> list[TextRow]:
@@ -131,6 +153,20 @@ class SeriesPanel(Panel):
             shows_percentiles = self._percentiles and self.state.histograms(series)
             told += ", percentiles 5 · 25 · 50 · 75 · 95" if shows_percentiles else _MOMENTS
         yield text(" " * (_AXIS + 1) + told, "faint")
+        yield from self._marked(points)
+
+    def _marked(self, points: Points) -> Iterator[TextRow]:
+        """The step that was asked for, below its place in the chart."""
+        if self._step is None or len(points) < 2:
+            return
+        at = min(int(np.searchsorted(points.steps, self._step)), len(points) - 1)
+        value = points.column(moving(points.series))[at]
+        words = f" step {int(points.steps[at]):,}: {value:.4g}"
+        width = max(self.room - _AXIS - 1, 4)
+        place = min(at * width // len(points), width - 1)
+        line = f"{words.strip()} ▲" if place >= len(words) + 2 else f"▲{words}"
+        start = place + 1 - len(line) if line.endswith("▲") else place
+        yield text(" " * (_AXIS + 1 + start) + line, "problem")
 
     def _lines(self, points: Points) -> Sequence[Numbers]:
         """The lines to draw, lowest first, as long as the chart is wide."""

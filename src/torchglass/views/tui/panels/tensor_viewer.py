@@ -30,16 +30,16 @@ from torchglass.analyse.pixels import (
     scale_of,
     sheet,
 )
-from torchglass.records.attributes import (
+from torchglass.records.model import (
     Attribute,
     Index,
     LinearHistogram,
     LiveModel,
     Progress,
+    Stats,
     TensorFacts,
 )
-from torchglass.records.tensors import Stats
-from torchglass.views.formats import SPARKS, format_bytes, format_count, harmless, shape_text
+from torchglass.tables.text import SPARKS, format_bytes, format_count, harmless, shape_text
 from torchglass.views.tui.styled_text import LazyRows, Piece, TextRow, fit, gather, paragraph, wrap
 
 Mode = Literal["numbers", "picture", "sheet"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.panel_app import subject_of
-from torchglass.capture.live.live_object import LiveObject
+from torchglass.capture.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
 from torchglass.views.tui.panels.attributes import AttributesPanel
 

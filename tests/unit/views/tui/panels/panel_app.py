@@ -11,11 +11,10 @@ from textual.pilot import Pilot
 
 from tests.textual_pilot import run_app, screen_text, settle_when
 from torchglass.analyse.failure.failure import Failure
-from torchglass.analyse.model_diff import Comparison
-from torchglass.records.attributes import LiveModel
-from torchglass.records.model import Module
-from torchglass.records.reader import DOCUMENT_NAMES, Document
-from torchglass.store.memory import MemoryStore
+from torchglass.analyse.model_diff import ModelDiff
+from torchglass.records.model import LiveModel, Module
+from torchglass.records.run import DOCUMENT_NAMES, Document
+from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import DARK
@@ -25,7 +24,7 @@ from torchglass.views.tui.windows import ThemedApp
 def subject_of(
     store: MemoryStore,
     live: LiveModel | None = None,
-    comparison: Comparison | None = None,
+    comparison: ModelDiff | None = None,
     failure: Failure | None = None,
 ) -> ExplorerState:
     """What the explorer would know of a run after it read all of it."""

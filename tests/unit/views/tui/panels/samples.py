@@ -12,13 +12,10 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Ancestor, ClassSource, Model, Module
-from torchglass.records.reader import Document
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point
-from torchglass.records.tensors import Stats
+from torchglass.records.model import Ancestor, ClassSource, Model, Module, Stats
+from torchglass.records.run import Document, Frame, Point, RunRecord
 from torchglass.records.trace import CallId, Operand, OpId, OpRecord, SourceLine, TraceRecord
-from torchglass.store.memory import MemoryStore
+from torchglass.store.readers import MemoryStore
 
 HOSTILE = ("[b]bold[/b]", "[/red]", "a\nb\x1b[31m", "שלום", "🦜🦜", "x" * 300, "$primary", "")
 

@@ -13,9 +13,9 @@ from torch import nn
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.live_models import panel_of
 from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, subject_of, text_of
-from torchglass.capture.live.live_object import StoredObject
+from torchglass.capture.live_object import StoredObject
 from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
-from torchglass.records.attributes import Attribute, AttributeId, Page
+from torchglass.records.model import Attribute, AttributeId, Page
 from torchglass.views.tui.panels.attributes import AttributeNode, AttributesPanel, page_ranges
 from torchglass.views.tui.panels.panel import Panel
 

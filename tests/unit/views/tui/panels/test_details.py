@@ -20,7 +20,7 @@ from tests.unit.views.tui.panels.panel_app import (
 from tests.unit.views.tui.runs import changed, two_models
 from torchglass.analyse.model_diff import compare
 from torchglass.records.model import Ancestor, ClassSource, Model, Module, Slot, TensorId
-from torchglass.records.reader import Document
+from torchglass.records.run import Document
 from torchglass.views.tui.panels.details import (
     DetailsPanel,
     PerformancePanel,

@@ -22,7 +22,7 @@ from tests.unit.views.tui.panels.panel_app import (
     subject_of,
 )
 from torchglass.errors import LookupFailedError
-from torchglass.records.attributes import LiveModel, Progress
+from torchglass.records.model import LiveModel, Progress
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import PANEL_KEYS, hints
 from torchglass.views.tui.panels import PANELS, Panel
@@ -296,6 +296,7 @@ def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: Expl
         "Series",
         "Findings",
         "Explanation",
+        "Overview",
     ]
 
 

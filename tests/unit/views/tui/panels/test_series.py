@@ -19,9 +19,9 @@ from tests.unit.views.tui.panels.panel_app import (
     subject_of,
     text_of,
 )
-from torchglass.records.series import Frame
-from torchglass.records.tensors import Histogram, Histograms
-from torchglass.store.memory import MemoryStore
+from torchglass.records.model import Histogram, Histograms
+from torchglass.records.run import Frame
+from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.panels.series import GradientFlowPanel, SeriesPanel
 
@@ -214,7 +214,7 @@ def test_new_steps_move_the_chart(run: MemoryStore) -> None:
 
 
 def test_a_module_without_series_says_so(run: MemoryStore) -> None:
-    assert "Nothing recorded over steps for broken." in seen(SeriesPanel(subject_of(run)), "broken")
+    assert "No series recorded for broken." in seen(SeriesPanel(subject_of(run)), "broken")
 
 
 def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from torch import nn
 
 from tests.unit.views.tui.panels import samples
-from torchglass.capture.live.live_object import LiveObject
+from torchglass.capture.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
 from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 from torchglass.views.tui.panels import PANELS, Panel

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.unit.views.tui.panels.live_models import panel_of
 from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, text_of
-from torchglass.records.attributes import Index
+from torchglass.records.model import Index
 from torchglass.views.tui.panels import tensor_viewer
 from torchglass.views.tui.panels.tensor_viewer import (
     TensorPicture,

@@ -1,0 +1,1 @@
+"""References and ports, one architecture a file."""

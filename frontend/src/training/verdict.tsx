@@ -1,0 +1,117 @@
+/** Whether a training is healthy: in one line above every view, and with its reasons in the overview. */
+
+import { computed } from "@preact/signals";
+import { formatExact } from "../data/formats";
+import type { Finding, Status } from "../data/records";
+import { saved } from "../state/live";
+import { chosenView, shown, status } from "../state/state";
+import { SIGNS } from "./badge";
+import { together } from "./finding-groups";
+import { FindingPlace } from "./findings";
+import { Prose } from "./prose";
+
+const VERDICTS = {
+  error: { word: "Broken", sign: SIGNS.error },
+  warning: { word: "Warning", sign: SIGNS.warning },
+  info: { word: "Healthy", sign: "✓" },
+} as const;
+
+const verdict = computed(() => {
+  const { state, how = "" } = status.value;
+  const groups = together(shown.value?.findings.value ?? []).filter(([one]) => one!.severity !== "info");
+  const hasFailed = state === "stopped" || state === "killed";
+  const severity = hasFailed ? "error" : (groups[0]?.[0]?.severity ?? "info");
+  const more = groups.length > 1 ? ` (${formatExact(groups.length)} problems in all)` : "";
+  return { ...VERDICTS[severity], severity, first: groups[0]?.[0], more, failed: hasFailed ? how : "" };
+});
+
+/** Whether there is anything to judge: a model alone is not judged before something was found in it. */
+const isJudged = computed(() => status.value.last_step >= 0 || !!status.value.state || !!verdict.value.first);
+
+/** Whether a training is healthy, and what is wrong first of all, in one line; leads to the findings. */
+export function Verdict() {
+  if (!shown.value || !isJudged.value) return null;
+  const { word, sign, severity, first, more, failed } = verdict.value;
+  return (
+    <p class={`verdict ${severity}`} role="status" data-testid="verdict">
+      <Sign severity={severity} text={sign} />
+      <b>{word}</b>
+      {first ? (
+        <button type="button" class="jump" onClick={() => (chosenView.value = "findings")}>
+          <Prose text={first.message} />
+          {more}
+        </button>
+      ) : (
+        <span>{failed || <NoProblems />}</span>
+      )}
+      {first?.remedy && (
+        <span class="dim">
+          <Prose text={first.remedy} />
+        </span>
+      )}
+    </p>
+  );
+}
+
+function Sign({ severity, text }: { severity: Finding["severity"]; text: string }) {
+  return (
+    <span class={`sign ${severity === "info" ? "good" : severity}`} aria-hidden="true">
+      {text}
+    </span>
+  );
+}
+
+/** The step changes all the time, and is not read out. */
+function NoProblems() {
+  const last = status.value.last_step;
+  return (
+    <>
+      no problems found{last >= 0 && <span aria-live="off"> up to step {formatExact(last)}</span>}
+    </>
+  );
+}
+
+/** The same with room: what is wrong, where, since when, what to do, and how the run ended. */
+export function VerdictCard() {
+  const { word, sign, severity, first, more } = verdict.value;
+  return (
+    <div class={`verdict card ${severity}`} data-testid="verdict">
+      <Sign severity={severity} text={isJudged.value ? sign : "…"} />
+      <div>
+        <p class="says" role="status">
+          {isJudged.value ? (
+            <>
+              <b>{word}:</b>{" "}
+              {first ? <Prose text={first.message} /> : severity === "error" ? "the run failed" : <NoProblems />}
+            </>
+          ) : (
+            "No steps recorded yet"
+          )}
+        </p>
+        {first && (
+          <p class="dim">
+            <FindingPlace finding={first} />
+            {more}
+          </p>
+        )}
+        {first?.remedy && (
+          <p>
+            What to do: <Prose text={first.remedy} />
+          </p>
+        )}
+        <p class="dim" data-testid="ending">
+          {endingOf(status.value)}
+        </p>
+      </div>
+    </div>
+  );
+}
+
+/** How the run ended, or that it goes on. */
+function endingOf({ last_step, finished, state, how = "" }: Status): string {
+  const step = `step ${formatExact(last_step)}`;
+  const said = how.charAt(0).toUpperCase() + how.slice(1);
+  if (state === "stopped" || state === "interrupted") return said;
+  const words = state ? said : finished ? "Finished" : saved.value ? "Saved while it ran" : "Running";
+  return last_step < 0 ? words : finished ? `${words} at ${step}` : `${words}, ${step}`;
+}

@@ -1,0 +1,220 @@
+"""Rules about the data: inputs that are not normalised, constant, repeated or of two sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, share, short
+from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
+from torchglass.records.findings import Finding
+
+_REPEATED = 0.3
+_FEWEST_BATCHES = 4
+_FOR_ALL = ("mask", "position", "pos_", "bias", "query", "prompt", "freq", "rope", "anchor", "grid")
+"""Words in the names of inputs that are often the same for every sample."""
+
+
+def _inputs(view: TrainingView) -> Iterator[tuple[SeriesTrack, str]]:
+    """The inputs of the model, and the dtype of each."""
+    tracks = [
+        track
+        for (path, name), track in view.series.items()
+        if not path and name.startswith("input") and ".grad" not in name
+    ]
+    dtypes = {f"input.{one.place}": one.dtype for one in view.facts.inputs}
+    for track in tracks:
+        yield track, dtypes.get(track.name, "")
+
+
+def unusual_batch(view: TrainingView, step: int) -> str:
+    """What was special about the batch of a step."""
+    track = view.series.get(("", "input.0"))
+    if track is None or step not in track.steps.tolist():
+        return ""
+    at = track.steps.tolist().index(step)
+    usual = median(track.size)
+    if usual > 0 and track.size[at] > 3 * usual:
+        return f"; the input of that batch is {track.size[at] / usual:.0f} times as large as usual"
+    return ""
+
+
+@rule(
+    "inputs-not-normalised",
+    family="set-up",
+    title="Inputs are not normalised",
+    explains=(*DAMAGE, "lr-too-high"),
+)
+def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
+    """The input has values far from 0 ± 1, and no normalisation comes first."""
+    first = next((track.path for track in view.outputs), "")
+    if view.is_norm(first):
+        return
+    for track, dtype in _inputs(view):
+        if not dtype.startswith(("float", "bfloat")) or len(track) < 2:
+            continue
+        size = median(track.size)
+        mean, std = median(track.column("mean")), median(track.column("std"))
+        if std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10)):
+            yield finding(
+                "inputs-not-normalised",
+                f"`{track.name}` is not normalised: mean {short(mean)}, standard deviation "
+                f"{short(std)} (expected: about 0 and 1)",
+                series=track.label,
+                first_step=int(track.steps[0]),
+                last_step=int(track.steps[-1]),
+                evidence={"mean": mean, "std": std, "expected": "0 ± 1"},
+                remedy=f"x = (x - {short(mean)}) / {short(std)}",
+            )
+            return
+
+
+@rule(
+    "constant-input",
+    "zero-input",
+    family="set-up",
+    title="The input is constant",
+    explains=(
+        "loss-plateau",
+        "constant-output",
+        "representation-collapse",
+        "dead-units",
+        "no-gradient",
+        "vanishing-gradient",
+    ),
+)
+def constant_input(view: TrainingView) -> Iterator[Finding]:
+    """All values of the input are the same, from some step on."""
+    same = next(iter(view.probes("different samples")), None)
+    if same is not None and lasting(same.track, lambda value: value == 0, least=3) is not None:
+        yield finding(
+            "constant-input",
+            "All samples of a batch are the same",
+            severity="warning",
+            series="input.0",
+            first_step=same.track.steps[0],
+            last_step=same.track.steps[-1],
+            evidence={"different samples": 0.0},
+            remedy="Check how batches are built: every sample equals the first one",
+        )
+        return
+    yield from _children_without_input(view)
+    for track, dtype in list(_inputs(view))[:1]:
+        low, high = track.column("min"), track.column("max")
+        since = _constant_since(track)
+        if since is None:
+            continue
+        is_zero = not low[-1] and dtype.startswith(("float", "bfloat"))
+        when = f"since step {since}" if since > track.steps[0] else "at every step"
+        yield finding(
+            "zero-input" if is_zero else "constant-input",
+            f"The input is all zeros {when}"
+            if is_zero
+            else f"The input is {short(float(low[-1]))} everywhere, {when}",
+            severity="warning",
+            series=track.label,
+            first_step=since,
+            last_step=int(track.steps[-1]),
+            evidence={"min": float(low[-1]), "max": float(high[-1])},
+            remedy="Check how batches are read and transformed",
+        )
+
+
+def _constant_since(track: SeriesTrack) -> int | None:
+    """The step since which a tensor has one value everywhere; None if its last values differ."""
+    is_constant = track.column("min") == track.column("max")
+    if track.column("count").max() < 2:
+        return None
+    since = len(is_constant) - int(np.argmin(is_constant[::-1])) if not is_constant.all() else 0
+    # What was different before must be seen to be over.
+    is_over = len(track) - since >= (3 if since else 2)
+    return int(track.steps[since]) if is_over else None
+
+
+def _children_without_input(view: TrainingView) -> Iterator[Finding]:
+    """Parts of the model with weights that are given an input of the model that is all zeros."""
+    inputs = [track for track, dtype in _inputs(view) if dtype.startswith(("float", "bfloat"))]
+    sizes = {int(track.column("count")[-1]) for track in inputs if _is_all_zero(track)}
+    for (path, name), track in view.series.items():
+        is_child = path and "." not in path and name == "input.0" and not track.is_number
+        if not is_child or not _is_all_zero(track) or int(track.column("count")[-1]) not in sizes:
+            continue
+        if any(one.name.startswith(f"{path}.") for one in view.weights):
+            yield finding(
+                "zero-input",
+                f"{named(path)} gets all zeros at every step",
+                path=path,
+                series=track.label,
+                first_step=int(track.steps[0]),
+                last_step=int(track.steps[-1]),
+                evidence={"min": 0.0, "max": 0.0},
+                remedy="Check what is passed to it",
+            )
+            return
+
+
+def _is_all_zero(track: SeriesTrack) -> bool:
+    return len(track) > 2 and not track.column("min").any() and not track.column("max").any()
+
+
+@rule(
+    "repeated-batches",
+    family="set-up",
+    title="Batches are repeated",
+)
+def repeated_batches(view: TrainingView) -> Iterator[Finding]:
+    """Many steps get the same batch as the step before, as from workers with the same seed."""
+    track = view.facts.repeats
+    repeated = sum(track.values)
+    part = repeated / max(1, len(track.values))
+    # A training on one batch, or on all data at once, is meant.
+    if view.facts.batches < _FEWEST_BATCHES or repeated < 3 or part < _REPEATED:
+        return
+    times = 1 / (1 - part) if part < 1 else len(track.values)
+    yield finding(
+        "repeated-batches",
+        f"Batches are repeated about {times:.0f} times in a row: {share(part)} of the steps get "
+        "the same batch as the step before",
+        severity="info",
+        series="input.0",
+        first_step=next(
+            step for step, value in zip(track.steps, track.values, strict=True) if value
+        ),
+        last_step=track.steps[-1],
+        evidence={"repeated": part, "different batches": view.facts.batches},
+        confidence=0.8,
+        remedy="If that is not intended, seed each worker: DataLoader(worker_init_fn=…) with a "
+        "seed from torch.initial_seed()",
+    )
+
+
+@rule(
+    "batch-size-mismatch",
+    family="set-up",
+    title="Inputs have different batch sizes",
+)
+def batch_size_mismatch(view: TrainingView) -> Iterator[Finding]:
+    """One input has a batch of 1 where the others have more, and is used for every sample."""
+    inputs = [
+        one
+        for one in view.facts.inputs
+        if len(one.shape) > 1
+        and one.dtype != "bool"
+        and not any(word in one.place.lower() for word in _FOR_ALL)
+    ]
+    batch = max((one.shape[0] for one in inputs), default=1)
+    single = [one for one in inputs if one.shape[0] == 1]
+    if batch < 2 or not single or len(single) == len(inputs):
+        return
+    yield finding(
+        "batch-size-mismatch",
+        f"`input.{single[0].place}` has a batch size of 1, other inputs {batch}: the same values "
+        "are used for every sample",
+        severity="warning" if view.is_stuck else "info",
+        series=f"input.{single[0].place}",
+        first_step=0,
+        evidence={"shape": list(single[0].shape), "batch": batch},
+        confidence=0.7,
+        remedy="If each sample should have its own values, check how the batch is built",
+    )

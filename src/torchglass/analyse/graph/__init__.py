@@ -1,1 +1,0 @@
-"""A pass folded into a graph that can be drawn."""

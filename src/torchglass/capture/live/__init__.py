@@ -1,1 +1,0 @@
-"""Browses the attributes of a live model, without running its code."""

@@ -1,0 +1,200 @@
+"""The channels of an activation, or the heads of an attention, as a grid of pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.analyse.pixels import enlarge, half_blocks, paint, png, scale_of, sheet
+from torchglass.errors import LookupFailedError
+from torchglass.tables.export import File, in_its_folder
+
+if TYPE_CHECKING:
+    from torchglass.results.op import Op
+
+Maps = npt.NDArray[np.float64]
+_PIXELS = 640
+_MOST_TEXT_MAPS = 64
+_RESET = "\x1b[0m"
+_ATTENTION = "scaled_dot_product_attention"
+_PLANE = 2
+
+
+class FeatureMaps:
+    """Pictures of one tensor, side by side: print it, save it as PNG, or show it in a notebook.
+
+    Negative values are blue and positive ones red if there are both; NaN is magenta. Cells without
+    a picture are transparent.
+    """
+
+    def __init__(self, title: str, maps: Maps, note: str = "") -> None:
+        self.title = title
+        self.maps = maps
+        """The values, as maps × height × width."""
+        self.note = note
+        """How the values were computed, if they are not the tensor itself."""
+        self.scale = scale_of(list(maps))
+        """The values at the ends of the colours, the same for all maps."""
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+    def to_png(self) -> bytes:
+        """All maps as a PNG, in a grid that is about square."""
+        pictures = [paint(one, self.scale) for one in self.maps]
+        height, width = pictures[0].shape
+        across = max(math.ceil(math.sqrt(len(pictures) * height / width)), 1)
+        grid = sheet(pictures, across * (width + 1))
+        return png(enlarge(grid, _PIXELS, _PIXELS))
+
+    def save(self, file: File) -> None:
+        """Write all maps to a PNG file.
+
+        Args:
+            file: Its path; folders are created.
+        """
+        in_its_folder(file).write_bytes(self.to_png())
+
+    def text(self, width: int = 80) -> str:
+        """The maps in the colours of a terminal, this many cells wide.
+
+        Args:
+            width: Columns of the terminal.
+        """
+        pictures = [paint(one, self.scale) for one in self.maps[:_MOST_TEXT_MAPS]]
+        step = max(math.ceil(pictures[0].shape[1] / width), 1)
+        grid = sheet([one[::step, ::step] for one in pictures], width)
+        lines = ["".join(map(_cell, row)) + _RESET for row in half_blocks(grid)]
+        rest = len(self.maps) - len(pictures)
+        more = [f"… and {rest:,} more"] if rest > 0 else []
+        return "\n".join([self._heading(), *lines, *more])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<FeatureMaps {self._heading()}>"
+
+    def _repr_png_(self) -> bytes:
+        return self.to_png()
+
+    def _heading(self) -> str:
+        count, height, width = self.maps.shape
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"{self.title}: {count:,} of {height}×{width}, "
+            f"{self.scale.low:.3g} to {self.scale.high:.3g}{note}"
+        )
+
+
+def _cell(colours: tuple[str, str]) -> str:
+    """The upper and the lower half of a terminal cell."""
+    above, below = colours
+    if not above and not below:
+        return f"{_RESET} "
+    if not above:
+        return f"{_RESET}\x1b[38;2;{_rgb(below)}m▄"
+    back = f"\x1b[48;2;{_rgb(below)}m" if below else _RESET
+    return f"{back}\x1b[38;2;{_rgb(above)}m▀"
+
+
+def _rgb(colour: str) -> str:
+    return ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
+
+
+def feature_maps(op: Op, sample: int) -> FeatureMaps:
+    """The output of an op for one sample: its channels as pictures, or the matrix that it is."""
+    values = _values(op, op.tensor)
+    if values.ndim < _PLANE:
+        shape = tuple(values.shape)
+        raise LookupFailedError(f"{op.label} is not a picture: its shape is {shape}")
+    if values.ndim > _PLANE:
+        values = values[_index(op, sample, len(values))]
+    return FeatureMaps(op.label, values.reshape(-1, *values.shape[-2:]))
+
+
+def attention_maps(op: Op, sample: int) -> FeatureMaps:
+    """The weights of an attention for one sample, a map for each head."""
+    if op.function != _ATTENTION:
+        if "softmax" in op.function and len(op.shape or ()) > _PLANE:
+            return feature_maps(op, sample)
+        raise LookupFailedError(
+            f"{op.label} is not an attention. Attentions are the ops whose function is "
+            f"{_ATTENTION} or softmax."
+        )
+    operands = _operands(op)
+    query, key = (_values(parent, parent.tensor) for parent in operands[:_PLANE])
+    if key.ndim > _PLANE and key.shape[-3] != query.shape[-3]:
+        # Grouped queries: several query heads share a key head.
+        key = key.repeat(query.shape[-3] // key.shape[-3], axis=-3)
+    scale = float(_setting(op, "scale", "6", str(1 / math.sqrt(query.shape[-1]))))
+    scores = query @ np.swapaxes(key, -1, -2) * scale
+    if _setting(op, "is_causal", "5", "False") == "True":
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+    mask = _mask(op)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    if weights.ndim > _PLANE + 1:
+        weights = weights[_index(op, sample, len(weights))]
+    note = "recomputed from query and key: the fused kernel does not keep the weights"
+    return FeatureMaps(op.label, weights.reshape(-1, *weights.shape[-2:]), note)
+
+
+def _operands(op: Op) -> list[Op]:
+    """The ops that gave query and key, in this order."""
+    by_place = _by_place(op)
+    named = [
+        by_place.get(place) or by_place.get(name) for place, name in (("0", "query"), ("1", "key"))
+    ]
+    found = [one for one in named if one is not None]
+    if len(found) < _PLANE:
+        raise LookupFailedError(f"the query and key of {op.label} are not in the trace")
+    return found
+
+
+def _by_place(op: Op) -> Mapping[str, Op]:
+    parents = {parent.label: parent for parent in op.parents}
+    return {
+        place: parents[label]
+        for label, places in op.parent_places.items()
+        for place in places
+        if label in parents
+    }
+
+
+def _mask(op: Op) -> npt.NDArray[Any] | None:
+    by_place = _by_place(op)
+    parent = by_place.get("3") or by_place.get("attn_mask")
+    if parent is None:
+        if _setting(op, "attn_mask", "3", "None") != "None":
+            raise LookupFailedError(f"the mask of {op.label} was not made by an op of the trace")
+        return None
+    if parent.dtype == "bool":
+        return _values(parent, parent.tensor).astype(bool)
+    return _values(parent, parent.tensor)
+
+
+def _setting(op: Op, name: str, place: str, default: str) -> str:
+    found = op.settings.get(name, op.settings.get(place, default))
+    return default if found == "None" else found
+
+
+def _index(op: Op, sample: int, count: int) -> int:
+    if not -count <= sample < count:
+        raise LookupFailedError(f"{op.label} has {count} samples, so there is no sample {sample}")
+    return sample
+
+
+def _values(op: Op, tensor: Any) -> Maps:
+    if tensor is None:
+        raise LookupFailedError(
+            f"the tensor of {op.label} was not saved; trace it with save='all' or by its name"
+        )
+    values: Maps = np.array(tensor.detach().double().cpu().tolist())
+    return values

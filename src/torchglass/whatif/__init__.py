@@ -1,0 +1,1 @@
+"""Experiments on copies of a model: what would it cost, and what would change?"""

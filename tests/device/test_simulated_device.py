@@ -1,0 +1,64 @@
+"""The simulated device does what a GPU does: late, counted, and forbidden while capturing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.device import simulated_cuda
+from tests.device.counter import DeviceCounter
+
+
+def test_a_value_that_is_read_makes_the_host_wait_once() -> None:
+    x = torch.ones(4, device="cuda:1")
+    with DeviceCounter() as seen:
+        assert x.sum().item() == 4
+    assert seen.others == {"read a value": 1}
+    assert seen.launches == 1
+
+
+def test_a_copy_into_pinned_memory_arrives_when_its_event_is_reached() -> None:
+    x, to = torch.arange(4.0, device="cuda:0"), torch.zeros(4, pin_memory=True)
+    with DeviceCounter() as seen:
+        to.copy_(x, non_blocking=True)
+        event = torch.Event("cuda")
+        event.record()
+    assert not torch.equal(to, torch.arange(4.0))
+    assert not seen.others
+    event.synchronize()
+    assert torch.equal(to, torch.arange(4.0))
+
+
+def test_waiting_while_a_graph_is_captured_is_an_error() -> None:
+    x = torch.ones(4, device="cuda:0")
+    simulated_cuda.device.set_capturing(True)
+    try:
+        with DeviceCounter() as seen, pytest.raises(RuntimeError, match="capturing"):
+            x.sum().item()
+    finally:
+        simulated_cuda.device.set_capturing(False)
+    assert seen.forbidden.total() == 1
+
+
+def test_two_streams_without_an_order_race() -> None:
+    x = torch.ones(4, device="cuda:0")
+    side: Any = torch.Stream("cuda:0")
+    with DeviceCounter() as seen:
+        x.add_(1)
+        with torch.cuda.stream(side):
+            x.sum()
+    assert any("may still write" in race for race in seen.races)
+    torch.cuda.synchronize()
+
+
+def test_a_backward_runs_in_a_thread_of_autograd_and_gives_the_same_gradient() -> None:
+    def gradient(device: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(5, 3).to(device)
+        layer(torch.ones(2, 5).to(device)).square().sum().backward()
+        assert layer.weight.grad is not None
+        return layer.weight.grad.cpu()
+
+    assert torch.equal(gradient("cuda:0"), gradient("cpu"))

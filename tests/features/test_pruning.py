@@ -1,0 +1,170 @@
+"""Which channels of a model can be removed, which only together, and what that saves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchglass as tg
+from tests.command_line import main
+
+
+class Residual(nn.Module):
+    """A skip connection with a projection, batch norms, and a depthwise convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 24, 3, padding=1)
+        self.skip = nn.Conv2d(3, 24, 1)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.head = nn.Linear(24 * 4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(torch.relu(self.norm(self.first(x)))) + self.skip(x)
+        y = nn.functional.adaptive_avg_pool2d(torch.relu(self.depthwise(y)), 2)
+        result: Tensor = self.head(y.flatten(1))
+        return result
+
+
+def images() -> Tensor:
+    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def residual() -> Residual:
+    torch.manual_seed(0)
+    return Residual()
+
+
+def test_channels_that_meet_in_a_skip_connection_are_one_group() -> None:
+    found = tg.pruning(residual(), images(), timed=False)
+    groups = {one.group: (one.layers, one.channels) for one in found.measured}
+    assert sorted(groups.values()) == [(("first",), 16), (("second", "skip"), 24)]
+
+
+def test_a_pruned_copy_is_smaller_and_computes_what_zeroed_weights_compute() -> None:
+    model = residual()
+    found = tg.pruning(model, images(), amount=0.4, timed=False)
+    smaller = found.apply()
+    plain = model.eval()(images()).detach()
+    changed = smaller(images()).detach()
+    noise = (plain - changed).double().square().sum()
+    measured = 10 * torch.log10(plain.double().square().sum() / noise)
+    assert found.sqnr_db == pytest.approx(float(measured), abs=0.1)
+    assert tg.flops(smaller, images()).total_flops == found.pruned_flops
+    assert found.pruned_flops < 0.7 * found.flops
+    assert sum(p.numel() for p in smaller.parameters()) < sum(p.numel() for p in model.parameters())
+    smaller.train()(images()).sum().backward()
+
+
+def test_silent_channels_go_first_and_cost_nothing() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    with torch.no_grad():
+        model[2].weight[:, ::2] = 0  # type: ignore[operator]
+    found = tg.pruning(model, torch.randn(8, 8), amount=0.5, timed=False)
+    assert found.sqnr_db > 100
+    assert dict(found.apply().named_parameters())["2.weight"].abs().min() > 0
+
+
+def test_a_transformer_loses_hidden_units_and_keeps_its_width() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    found = tg.pruning(nn.TransformerEncoder(layer, 2), torch.randn(2, 5, 16), amount=0.2)
+    assert {one.layers for one in found.measured} == {("layers.0.linear1",), ("layers.1.linear1",)}
+    assert found.apply()(torch.randn(2, 5, 16)).shape == (2, 5, 16)
+    assert "setting the same weights to zero saves no time" in str(found)
+
+
+def test_concatenated_channels_are_traced_to_their_layer() -> None:
+    class Dense(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 6, 1), nn.Conv2d(3, 10, 1)
+            self.last = nn.Conv2d(16, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.last(torch.cat([self.a(x), self.b(x)], 1))
+            return result
+
+    torch.manual_seed(0)
+    found = tg.pruning(Dense(), images(), amount=0.5, timed=False)
+    assert {(one.layers, one.channels) for one in found.measured} == {(("a",), 6), (("b",), 10)}
+    assert found.apply()(images()).shape == (4, 2, 8, 8)
+
+
+def test_channels_that_a_loose_parameter_scales_are_left_alone() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+            self.plain, self.last = nn.Linear(8, 12), nn.Linear(12, 2)
+            self.gamma = nn.Parameter(torch.ones(16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.down(self.up(x) * self.gamma)
+            result: Tensor = self.last(torch.relu(self.plain(x)))
+            return result
+
+    torch.manual_seed(0)
+    found = tg.pruning(Scaled(), torch.randn(4, 8), timed=False)
+    assert "up" not in {layer for one in found.measured for layer in one.layers}
+    assert any("up" in reason for reason in found.skipped)
+
+
+def test_the_model_and_the_random_state_stay_as_they_are() -> None:
+    model = residual()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    tg.pruning(model, images())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+
+
+def test_a_metric_decides_where_there_is_one() -> None:
+    model, x = residual(), images()
+    labels = model.eval()(x).argmax(-1)
+
+    def accuracy(candidate: nn.Module) -> float:
+        return float((candidate(x).argmax(-1) == labels).float().mean())
+
+    found = tg.pruning(model, x, metric=accuracy, amount=0.2)
+    assert found.baseline == 1.0
+    assert "a metric of" in found.answer
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (nn.Linear(4, 4), {}, "has no channels that can be removed"),
+        (nn.Linear(4, 4), {"amount": 2}, "amount must be between 0 and 0.9"),
+        (len, {}, "pruning needs a module"),
+    ],
+)
+def test_what_cannot_be_pruned_says_why(model: Any, options: Any, message: str) -> None:
+    with pytest.raises(tg.TorchglassError, match=message):
+        tg.pruning(model, torch.randn(2, 4), **options)
+
+
+def test_the_command_prints_the_answer_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))\n"
+    )
+    words = ["pruning", f"{file}:net", "--input", "4x8"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("Removing ")
+    assert main([*words, "--json", "-", "--no-timed"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"]
