@@ -61,7 +61,7 @@ def _case(name: str, scale: Scale, *, with_input: bool) -> Case:
 TOPIC = Topic(
     name="summary",
     title="Summary",
-    about="CPU time to summarise a model and print the table with all levels.",
+    about="CPU time to summarize a model and print the table with all levels.",
     cases=[
         _case("20,000 modules", MANY, with_input=False),
         _case("20,000 modules", MANY, with_input=True),

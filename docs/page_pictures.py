@@ -19,7 +19,7 @@ _BLOCK = "in=blocks.1%3A1&module=blocks.1"
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page": (f"{_BLOCK}&columns=blocks.1.attention%3A1", {"viewport": _DESKTOP}),
     "page-lines": (
-        f"{_BLOCK}&columns=blocks.1.attention%3A1&mode=lines&colour=gradients",
+        f"{_BLOCK}&columns=blocks.1.attention%3A1&mode=lines&color=gradients",
         {"viewport": _DESKTOP, "color_scheme": "dark"},
     ),
     "page-gradients": ("view=gradients", {"viewport": _DESKTOP}),

@@ -154,7 +154,7 @@ class Hostile(nn.Module):
         raise RuntimeError("not to be saved")
 
 
-class Uninitialised(nn.Module):
+class Uninitialized(nn.Module):
     """Its author forgot `super().__init__()`."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ KINDS = {
     "module-never-called": "a module with parameters is never called",
     "shared-module": "one module stands in several places by accident, as in `[layer] * 12`",
     "untied-weights": "weights that were tied are now two tensors",
-    "inputs-not-normalised": "inputs are far from zero mean and unit scale",
+    "inputs-not-normalized": "inputs are far from zero mean and unit scale",
     "constant-input": "the input is the same for every sample",
     "zero-input": "the input is all zeros",
     "repeated-batches": "batches return that were to be drawn anew",

@@ -18,7 +18,7 @@ from benchmarks.diagnosis.ranks import average_gradients, run_ranks
 
 NOT_PORTED = {
     "deepspeed-5794": "the training hangs in an all-to-all, so no step is ever recorded",
-    "transformers-17877": "weights are initialised twice before the training: only time is lost",
+    "transformers-17877": "weights are initialized twice before the training: only time is lost",
     "transformers-23723": "a length limit of text generation is ignored: there is no training",
 }
 """Bugs of the evaluation that leave no trace in a training on one machine, and why."""

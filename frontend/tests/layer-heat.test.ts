@@ -43,7 +43,7 @@ test("columns that were joined, or rows that were added, must be asked for again
   assert.equal(extendLayers(known, sent({ rows: 3, paths: ["a", "b"], starts: [0, 1], ends: [0, 1] })), undefined);
 });
 
-test("the colours run over round numbers, and zero and NaN are not on the scale", () => {
+test("the colors run over round numbers, and zero and NaN are not on the scale", () => {
   const heat = extendLayers(undefined, sent({ starts: [0], ends: [0], columns: [[0.0031, 47]] }))!;
   const scale = scaleOf(heat);
 

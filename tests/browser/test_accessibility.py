@@ -12,7 +12,7 @@ from tests.unit.views.web.frontend import FRONTEND, find_node
 VIEWS = {
     "overview": "",
     "graph": "columns=embed%3A1",
-    "opened": "open=%3A1*stackblocks.0%3A1&colour=time",
+    "opened": "open=%3A1*stackblocks.0%3A1&color=time",
     "gradients": "view=gradients",
     "scalars": "view=scalars",
     "findings": "view=findings",
@@ -62,7 +62,7 @@ def test_every_part_is_reached_by_the_keyboard(open_page: OpenPage, serving: Ser
             )
         )
 
-    assert {"Search modules", "Modules of Gpt", "Graph of Gpt", "Colour by", "Step"} <= reached
+    assert {"Search modules", "Modules of Gpt", "Graph of Gpt", "Color by", "Step"} <= reached
 
 
 def test_a_boxs_label_says_what_it_is(open_page: OpenPage, serving: Serve) -> None:

@@ -41,7 +41,7 @@ def test_what_only_the_other_run_has_is_marked(page: Page) -> None:
     added = page.locator('[data-key="blocks.4:1"]')
 
     expect(added).to_have_attribute("aria-label", re.compile("only in the other run"))
-    expect(page.get_by_label("Colour by")).to_have_value("difference")
+    expect(page.get_by_label("Color by")).to_have_value("difference")
 
 
 def test_series_of_both_runs_are_in_one_plot(page: Page) -> None:
@@ -87,9 +87,9 @@ def test_weights_and_outputs_are_compared_between_two_steps(
     page = open_page(serving(training()).url + "#step=30&reference=5")
     embed = page.locator('[data-key="embed:1"]')
 
-    page.get_by_label("Colour by").select_option("weights")
+    page.get_by_label("Color by").select_option("weights")
     expect(embed).to_have_attribute("aria-label", re.compile(r"weights × 1$"))
-    page.get_by_label("Colour by").select_option("outputs")
+    page.get_by_label("Color by").select_option("outputs")
     expect(embed).to_have_attribute("aria-label", re.compile(r"outputs × 5\.\d+$"))
     embed.click()
 
@@ -174,7 +174,7 @@ UNBROKEN_LINES = """() => {
     const isLine = (all) => all && all.size > 0.8 * length(all) && all.size > 0.5 * width;
     return isLine(columns.warm) && isLine(columns.cold);
 }"""
-"""Whether the chart of the loss has a line of each of two colours, with a pixel in almost every
+"""Whether the chart of the loss has a line of each of two colors, with a pixel in almost every
 column. It looks for the canvas each time: the chart is rebuilt when other runs come beside it."""
 
 

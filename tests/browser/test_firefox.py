@@ -108,7 +108,7 @@ def test_a_saved_page_opens_from_the_disk(tab: firefox.Tab, tmp_path: Path) -> N
     page = tmp_path / "page.html"
     tg.view(training(), save=page)
 
-    tab.open(f"{page.as_uri()}#columns=embed:1&colour=gradients")
+    tab.open(f"{page.as_uri()}#columns=embed:1&color=gradients")
 
     tab.wait_until(f"{count('[data-testid=box]')} === 5")
     tab.wait_until(f"{count(DRAWN)} === 3")

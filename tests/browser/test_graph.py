@@ -1,4 +1,4 @@
-"""The graph: what is seen, opened, walked through, searched for and coloured."""
+"""The graph: what is seen, opened, walked through, searched for and colored."""
 
 from __future__ import annotations
 
@@ -180,29 +180,29 @@ def test_ops_are_shown_where_someone_opens_a_layer(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    ("colouring", "says"),
+    ("coloring", "says"),
     [("time", "10.00 ms"), ("flops", "8.0M"), ("memory", "16.0 KB"), ("parameters", "1.9K")],
 )
-def test_boxes_are_coloured_by_what_they_take(colouring: str, says: str, page: Page) -> None:
-    page.get_by_label("Colour by").select_option(colouring)
+def test_boxes_are_colored_by_what_they_take(coloring: str, says: str, page: Page) -> None:
+    page.get_by_label("Color by").select_option(coloring)
 
     expect(stack(page)).to_have_attribute("aria-label", re.compile(re.escape(says)))
 
 
-def test_boxes_are_coloured_by_gradient_norm_and_findings(page: Page) -> None:
-    page.get_by_label("Colour by").select_option("gradients")
+def test_boxes_are_colored_by_gradient_norm_and_findings(page: Page) -> None:
+    page.get_by_label("Color by").select_option("gradients")
     expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile(r"Embedding, \d"))
 
-    page.get_by_label("Colour by").select_option("findings")
+    page.get_by_label("Color by").select_option("findings")
     expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile("hardly any gradient"))
     expect(stack(page)).to_have_attribute("aria-label", re.compile("3 NaN"))
 
 
-def test_a_link_opens_boxes_coloured_as_they_were(open_page: OpenPage, serving: Serve) -> None:
-    page = open_page(serving(training()).url + "#colour=gradients&step=7&view=graph")
+def test_a_link_opens_boxes_colored_as_they_were(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url + "#color=gradients&step=7&view=graph")
 
     expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile(r"Embedding, \d"))
-    expect(page.get_by_label("Colour by")).to_have_count(1)
+    expect(page.get_by_label("Color by")).to_have_count(1)
 
 
 def test_the_wheel_zooms_and_fit_shows_all(page: Page) -> None:

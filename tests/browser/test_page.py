@@ -201,7 +201,7 @@ def test_twenty_thousand_modules_are_lines_only_where_they_are_seen(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_follows_the_colour_scheme(
+def test_the_page_follows_the_color_scheme(
     scheme: str, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(run_of(transformer())).url, color_scheme=scheme)

@@ -69,7 +69,7 @@ def pixels(canvas: Locator) -> list[list[Shade]]:
     return [[(red, green, blue) for red, green, blue in row] for row in rows]
 
 
-def test_a_bin_is_white_without_values_light_gray_with_one_and_coloured_with_many(
+def test_a_bin_is_white_without_values_light_gray_with_one_and_colored_with_many(
     canvas_of: CanvasOf,
 ) -> None:
     rows = pixels(canvas_of((1, 0, 900)))
@@ -81,7 +81,7 @@ def test_a_bin_is_white_without_values_light_gray_with_one_and_coloured_with_man
     assert max(many) - min(many) > 60
 
 
-def test_colours_get_stronger_the_more_values_fell(canvas_of: CanvasOf) -> None:
+def test_colors_get_stronger_the_more_values_fell(canvas_of: CanvasOf) -> None:
     rows = pixels(canvas_of((4, 40, 400)))
 
     shades = [rows[int(share * len(rows))][30] for share in (5 / 6, 1 / 2, 1 / 6)]

@@ -36,7 +36,7 @@ def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage
     page.locator('[data-key="blocks.0:1"]').click()
     expect(page.get_by_test_id("step")).to_have_text("step 39")
     page.get_by_label("Step", exact=True).fill("7")
-    page.get_by_label("Colour by").select_option("gradients")
+    page.get_by_label("Color by").select_option("gradients")
 
     attention = page.locator('[data-key="blocks.0.attention:1"]')
     expect(attention).to_have_attribute("aria-label", re.compile(r"Linear, \d"))

@@ -172,7 +172,7 @@ def test_a_checkpoint_needs_no_code(folder: Path, capsys: pytest.CaptureFixture[
     assert "[6 params]" in capsys.readouterr().out
 
 
-def test_nothing_is_coloured_in_a_pipe() -> None:
+def test_nothing_is_colored_in_a_pipe() -> None:
     assert "\x1b" not in shell("summary", "net.py:Net").stdout
     assert "\x1b" not in shell("--help").stdout
 

@@ -308,7 +308,7 @@ def test_a_printed_run_begins_with_its_verdict(tmp_path: Path) -> None:
 # The operation behind the first NaN
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """Divides by a norm, which is 0 for one batch."""
 
     def __init__(self) -> None:
@@ -331,7 +331,7 @@ def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
         x, y = classes()
         return (x * 0 if next(count) == 16 else x), y
 
-    diagnosis = tg.diagnose(fit(tmp_path, Normalised(), batch=batch, log_freq=log_freq))
+    diagnosis = tg.diagnose(fit(tmp_path, Normalized(), batch=batch, log_freq=log_freq))
 
     finding = diagnosis.findings[0]
     assert (finding.kind, finding.op, finding.first_step) == ("nan", "div", 16)
@@ -343,7 +343,7 @@ def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
 def test_running_a_batch_again_changes_nothing_of_the_training(tmp_path: Path) -> None:
     def train(guard: Any) -> tuple[list[Tensor], Tensor]:
         torch.manual_seed(3)
-        model = Normalised()
+        model = Normalized()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         path = tmp_path / f"{guard}.glass"
         with tg.watch(model, save=path, verbose=False, log_freq=3, guard=guard):

@@ -162,7 +162,7 @@ def test_an_index_beyond_the_table_is_named() -> None:
     assert "use an Embedding with at least 13 rows" in told
 
 
-def test_classes_counted_from_one_are_recognised() -> None:
+def test_classes_counted_from_one_are_recognized() -> None:
     told = story(nn.CrossEntropyLoss(), torch.zeros(3, 4), torch.tensor([1, 2, 4]))
 
     assert "target has class 4, but the valid classes are 0 to 3: the input has scores" in told

@@ -57,7 +57,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "shared": models.SharedBlock,
     "tied": models.TiedLanguageModel,
     "pipeline": models.Pipeline,
-    "not initialised": models.Uninitialised,
+    "not initialized": models.Uninitialized,
     "deep": lambda: models.deep(60),
     "lists": Lists,
     "empty": Empty,
@@ -84,7 +84,7 @@ def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hostile properties", "contains itself", "not initialised", "lists", "lazy", "meta"]
+    "name", ["hostile properties", "contains itself", "not initialized", "lists", "lazy", "meta"]
 )
 def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
     async def story(explorer: Explorer) -> None:

@@ -115,7 +115,7 @@ def home(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "environment",
     [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-16color", "COLORTERM": "''"}],
-    ids=["colours", "no colours", "16 colours"],
+    ids=["colors", "no colors", "16 colors"],
 )
 def test_the_explorer_in_a_real_terminal(
     terminal: Terminal, tmp_path: Path, environment: Mapping[str, str]

@@ -202,7 +202,7 @@ def test_a_forward_that_raised_is_drawn_up_to_there() -> None:
     assert {"✗ conv2d raised", "params 8×9×3×3, 8", "@2"} <= texts(picture)
 
 
-def test_colours_by_time_and_in_the_dark(gpt: Trace) -> None:
+def test_colors_by_time_and_in_the_dark(gpt: Trace) -> None:
     light, dark = gpt.draw(color_by="time"), gpt.draw(color_by="time", dark=True)
 
     assert any(text.startswith("time, up to") for text in texts(light))

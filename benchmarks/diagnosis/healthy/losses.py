@@ -339,7 +339,7 @@ def relu_output_for_counts(watch: Watch) -> None:
 
 @healthy(family=_FAMILY)
 def large_targets(watch: Watch) -> None:
-    """Targets of 1,000 with normalised inputs: a loss of 10⁶ that falls as it should."""
+    """Targets of 1,000 with normalized inputs: a loss of 10⁶ that falls as it should."""
     model = mlp(8, 32, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
     batches = ((x, 300 * y + 1000) for x, y in data.curve(120))
@@ -411,7 +411,7 @@ def one_hot_inputs(watch: Watch) -> None:
 
 @healthy(family=_FAMILY, on="CNN")
 def pixels_from_0_to_1(watch: Watch) -> None:
-    """Images in [0, 1], not centred, as ToTensor gives them."""
+    """Images in [0, 1], not centered, as ToTensor gives them."""
     model = plain_convnet()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     batches = ((((x + 3) / 6).clamp(0, 1), y) for x, y in data.images(100))
@@ -420,7 +420,7 @@ def pixels_from_0_to_1(watch: Watch) -> None:
 
 @healthy(family=_FAMILY, on="CNN")
 def raw_pixels_into_a_batch_norm(watch: Watch) -> None:
-    """Bytes from 0 to 255 are normalised by the first layer of the model."""
+    """Bytes from 0 to 255 are normalized by the first layer of the model."""
     model = nn.Sequential(nn.BatchNorm2d(1), *plain_convnet())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     batches = (((40 * x + 128).clamp(0, 255).round(), y) for x, y in data.images(80))

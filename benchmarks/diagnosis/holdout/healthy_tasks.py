@@ -113,7 +113,7 @@ def policy_gradient_with_a_baseline(watch: Watch) -> None:
 
 @healthy(family=FAMILY, on="RL")
 def several_epochs_on_one_batch_of_actions(watch: Watch) -> None:
-    """PPO: four updates on each batch with a clipped ratio, advantages are normalised."""
+    """PPO: four updates on each batch with a clipped ratio, advantages are normalized."""
     model = ActorCritic()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     watcher = watch(model)

@@ -59,7 +59,7 @@ def shift_of_the_norm_kills_the_relu(watch: Watch) -> None:
 
 @planted("dead-units", at=("stages.*", "", "norm", "conv"), family=FAMILY, on="CNN")
 def functional_relu_after_a_large_first_step(watch: Watch) -> None:
-    """The norms of all blocks were initialised with bias -5; the ReLUs are functions."""
+    """The norms of all blocks were initialized with bias -5; the ReLUs are functions."""
     model = PreActNet()
     for stage in model.stages:
         nn.init.constant_(stage.norm1.bias, -5)  # type: ignore[union-attr, arg-type]
@@ -203,7 +203,7 @@ def residual_stream_without_norms(watch: Watch) -> None:
     family=FAMILY,
     on="GNN",
 )
-def sums_over_neighbours_grow_with_depth(watch: Watch) -> None:
+def sums_over_neighbors_grow_with_depth(watch: Watch) -> None:
     """Messages of a dense graph are added up and not divided by the degree, over six layers."""
     model = GraphNet(depth=6, mean=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -220,7 +220,7 @@ def sums_over_neighbours_grow_with_depth(watch: Watch) -> None:
 
 
 @planted("identical-units", at=("", "[0-9]"), family=FAMILY, on="MLP")
-def constant_initialisation(watch: Watch) -> None:
+def constant_initialization(watch: Watch) -> None:
     """All weights start at 0.05: the units of each layer stay equal."""
     model = nn.Sequential(
         nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)

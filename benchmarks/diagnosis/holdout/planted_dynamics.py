@@ -90,8 +90,8 @@ def one_batch_with_targets_in_another_unit(watch: Watch) -> None:
 
 
 @planted("loss-spike", at=("", "conv"), family=FAMILY, on="CNN", since=60)
-def one_batch_is_not_normalised(watch: Watch) -> None:
-    """One batch skips the normalisation and is 60 times as large."""
+def one_batch_is_not_normalized(watch: Watch) -> None:
+    """One batch skips the normalization and is 60 times as large."""
     model = PreActNet(norm=lambda width: nn.Identity())
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     watcher = watch(model)

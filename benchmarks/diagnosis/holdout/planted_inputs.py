@@ -28,7 +28,7 @@ from benchmarks.diagnosis.holdout.tasks import (
 FAMILY = "set-up"
 
 
-@planted("inputs-not-normalised", at=("", "conv"), family=FAMILY, on="CNN")
+@planted("inputs-not-normalized", at=("", "conv"), family=FAMILY, on="CNN")
 def pixels_from_0_to_255(watch: Watch) -> None:
     """Images as floats from 0 to 255."""
     model = PreActNet(norm=lambda width: nn.Identity())
@@ -37,7 +37,7 @@ def pixels_from_0_to_255(watch: Watch) -> None:
     fit(watch, model, optimizer, batches)
 
 
-@planted("inputs-not-normalised", at=("", "bottom", "bottom.0"), family=FAMILY, on="DLRM")
+@planted("inputs-not-normalized", at=("", "bottom", "bottom.0"), family=FAMILY, on="DLRM")
 def timestamp_among_the_features(watch: Watch) -> None:
     """One dense column is a time in seconds, 1.6e9."""
     model = DLRM()

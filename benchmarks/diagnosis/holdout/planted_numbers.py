@@ -325,7 +325,7 @@ def last_time_of_the_schedule_divides_by_zero(watch: Watch) -> None:
 
 
 class DeviationNet(nn.Module):
-    """Aggregates the standard deviation of the neighbours."""
+    """Aggregates the standard deviation of the neighbors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class DeviationNet(nn.Module):
 
 
 @planted("nan", "inf", at=("", "inp"), family=FAMILY, on="GNN")
-def deviation_of_a_single_neighbour(watch: Watch) -> None:
+def deviation_of_a_single_neighbor(watch: Watch) -> None:
     """sqrt of a variance that is exactly 0: its gradient is not finite, though the loss is."""
     model = DeviationNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -275,7 +275,7 @@ def two_backwards_before_a_step(watch: Watch) -> None:
 
 @healthy(family="optimizer", on="CNN")
 def sgd_with_a_rate_of_one(watch: Watch) -> None:
-    """lr=1 without momentum suits this normalised network."""
+    """lr=1 without momentum suits this normalized network."""
     model = PreActNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 10)

@@ -91,7 +91,7 @@ def temperature_of_a_gumbel_softmax_falls(watch: Watch) -> None:
 
 @healthy(family="set-up", on="ViT")
 def pixels_from_0_to_1(watch: Watch) -> None:
-    """Images between 0 and 1 are not centred, and train well."""
+    """Images between 0 and 1 are not centered, and train well."""
     model = ClsViT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     fit(watch, model, optimizer, ((((x + 3) / 6).clamp(0, 1), y) for x, y in images(90)))

@@ -181,7 +181,7 @@ def absolute_error_of_a_column_and_a_row(watch: Watch) -> None:
     unlogged(watch, model, optimizer, table(60), functional.l1_loss)
 
 
-@planted("inputs-not-normalised", at=("", "0"), family="set-up", on="CNN")
+@planted("inputs-not-normalized", at=("", "0"), family="set-up", on="CNN")
 def samples_of_audio_as_integers(watch: Watch) -> None:
     """Audio in the range of int16, ±32768."""
     model = nn.Sequential(

@@ -29,7 +29,7 @@ def blobs(steps: int, batch: int = 16, seed: int = 101) -> Iterator[tuple[Tensor
 
 
 def graphs(steps: int, nodes: int = 40, seed: int = 102) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Features of nodes, edges, and classes that depend on the neighbours."""
+    """Features of nodes, edges, and classes that depend on the neighbors."""
     draw = draws(seed)
     weight = torch.randn(8, 3, generator=draw)
     for _ in range(steps):

@@ -85,7 +85,7 @@ def scores_without_a_bound(watch: Watch) -> None:
     watcher.close()
 
 
-@planted("loss-spike", "inputs-not-normalised", family=_FAMILY)
+@planted("loss-spike", "inputs-not-normalized", family=_FAMILY)
 def one_batch_of_huge_values(watch: Watch) -> None:
     """The batch of step 50 is 300 times too large; the loss jumps and slowly comes back."""
     model = mlp(8, 32, 1)

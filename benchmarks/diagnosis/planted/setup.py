@@ -352,7 +352,7 @@ def copy_instead_of_a_tie(watch: Watch) -> None:
             watcher.log("loss", loss)
 
 
-@planted("inputs-not-normalised", at=("", "0"), family=_FAMILY, on="CNN")
+@planted("inputs-not-normalized", at=("", "0"), family=_FAMILY, on="CNN")
 def pixels_from_0_to_255(watch: Watch) -> None:
     """Images are bytes from 0 to 255, as floats, without any scaling."""
     model = plain_convnet()
@@ -361,7 +361,7 @@ def pixels_from_0_to_255(watch: Watch) -> None:
     fit(watch, model, optimizer, batches)
 
 
-@planted("inputs-not-normalised", at=("", "0"), family=_FAMILY)
+@planted("inputs-not-normalized", at=("", "0"), family=_FAMILY)
 def one_column_of_ten_thousands(watch: Watch) -> None:
     """One feature is an income of about 50,000 beside others around 1."""
     model = mlp(8, 32, 1)
@@ -377,7 +377,7 @@ def one_column_of_ten_thousands(watch: Watch) -> None:
     watcher.close()
 
 
-@planted("inputs-not-normalised", "saturated", at=("", "lstm", "lstm.*"), family=_FAMILY, on="LSTM")
+@planted("inputs-not-normalized", "saturated", at=("", "lstm", "lstm.*"), family=_FAMILY, on="LSTM")
 def timestamps_in_a_series(watch: Watch) -> None:
     """The first channel is a Unix time of 1.7e9: it drives every gate of the LSTM to its limit."""
     model = SeriesLSTM()
@@ -483,7 +483,7 @@ def targets_that_sum_to_three(watch: Watch) -> None:
 
 @planted("dtype-mix", at=("", "1", "1.linear"), family=_FAMILY)
 def float64_island(watch: Watch) -> None:
-    """One layer in the middle runs in float64, for a normalisation written by hand."""
+    """One layer in the middle runs in float64, for a normalization written by hand."""
 
     class Island(nn.Module):
         def __init__(self) -> None:

@@ -50,7 +50,7 @@ export interface HeatScale {
 /** Smaller values than this part of the largest one look alike: one that underflows must not hide all others. */
 const WIDEST = 1e-12;
 
-/** The colour scale: round ends, so that it stands still for many steps of a training that goes on. */
+/** The color scale: round ends, so that it stands still for many steps of a training that goes on. */
 export function scaleOf({ columns, isLogarithmic }: LayerHeat): HeatScale {
   let [low, high, hasZero, hasNonfinite] = [Infinity, 0, false, false];
   for (const column of columns) {

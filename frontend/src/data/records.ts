@@ -168,7 +168,7 @@ export interface SpansPayload {
   readonly profiled?: boolean;
 }
 
-/** A part of one output in shades of grey. */
+/** A part of one output in shades of gray. */
 export interface FeatureMap {
   readonly path: string;
   readonly name: string;

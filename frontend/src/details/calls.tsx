@@ -1,7 +1,7 @@
 import { formatNumber, formatShape } from "../data/formats";
 import { readNumber } from "../data/points";
 import type { CallStatistics, Measured, Sent } from "../data/records";
-import { formatTime } from "../graph/colours";
+import { formatTime } from "../graph/colors";
 import { shown } from "../state/state";
 
 const MOST_CALLS = 20;

@@ -2,7 +2,7 @@ import { formatBytes, formatCount, formatExact, formatShare } from "../data/form
 import { kindOf, type Model } from "../data/model";
 import type { Module } from "../data/records";
 import type { Node } from "../graph/calls";
-import { formatTime } from "../graph/colours";
+import { formatTime } from "../graph/colors";
 import { graph } from "../graph/state";
 import { rowsFor } from "../graph/words";
 import { nodeOf, pinKeyOf } from "../panels/node-of-module";

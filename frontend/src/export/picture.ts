@@ -3,7 +3,7 @@
 import { resolve } from "../frame/theme";
 import type { Model } from "../data/model";
 import { cut } from "../graph/text-width";
-import { paint } from "../graph/colours";
+import { paint } from "../graph/colors";
 import { type DrawnBox, pathOf, type Scene } from "../graph/scene";
 import { FONT } from "../graph/sizes";
 import { wordsFor } from "../graph/words";
@@ -46,10 +46,10 @@ function text(x: number, y: number, words: string, size: number, weight: number,
   return `<text x="${x}" y="${y}" font-size="${size}" font-weight="${weight}" fill="${hex(weight > 500 ? "text" : "dim")}">${escape(shown)}</text>`;
 }
 
-/** Old programs know neither variables nor new colour spaces: a canvas turns them into plain ones. */
-function hex(colour: string): string {
+/** Old programs know neither variables nor new color spaces: a canvas turns them into plain ones. */
+function hex(color: string): string {
   const context = new OffscreenCanvas(1, 1).getContext("2d")!;
-  context.fillStyle = resolve(colour);
+  context.fillStyle = resolve(color);
   context.fillRect(0, 0, 1, 1);
   const [red = 0, green = 0, blue = 0] = context.getImageData(0, 0, 1, 1).data;
   return `#${[red, green, blue].map((channel) => channel.toString(16).padStart(2, "0")).join("")}`;

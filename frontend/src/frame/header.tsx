@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { formatBytes, formatCount, formatDuration, formatExact, formatMoment } from "../data/formats";
 import { Exports } from "../export/menu";
-import { colouring } from "../graph/colours";
+import { coloring } from "../graph/colors";
 import { awaitsRuns, connected, saved, stores } from "../state/live";
 import type { RunStore } from "../data/store";
 import { chosenView, comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
@@ -46,8 +46,8 @@ export function Header() {
       <button
         type="button"
         class="plain"
-        aria-label={isDark.value ? "Light colours" : "Dark colours"}
-        title={isDark.value ? "Light colours" : "Dark colours"}
+        aria-label={isDark.value ? "Light colors" : "Dark colors"}
+        title={isDark.value ? "Light colors" : "Dark colors"}
         onClick={toggleTheme}
       >
         {isDark.value ? "☀" : "☾"}
@@ -129,8 +129,8 @@ function labelOf(store: RunStore): string {
 function compareWith(choice: string): void {
   const others = stores.value.map((store) => store.number).filter((number) => number !== shownRun.value);
   comparedRuns.value = choice === "all" ? others : choice ? [Number(choice)] : [];
-  if (choice && colouring.value === "class") colouring.value = "difference";
-  else if (!choice && colouring.value === "difference") colouring.value = "class";
+  if (choice && coloring.value === "class") coloring.value = "difference";
+  else if (!choice && coloring.value === "difference") coloring.value = "class";
 }
 
 /** A model of which no training was recorded has no state. */

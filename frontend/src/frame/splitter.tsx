@@ -9,18 +9,18 @@ export function Splitter({ of, name }: { of: "side" | "columns"; name: string })
     const most = document.documentElement.clientWidth * 0.7;
     line.current!.parentElement!.style.setProperty(`--${of}`, `${Math.max(NARROWEST, Math.min(most, width))}px`);
   };
-  const neighbour = () =>
+  const neighbor = () =>
     (of === "side" ? line.current!.previousElementSibling : line.current!.nextElementSibling) as HTMLElement;
   const move = (event: PointerEvent) => {
     if (!line.current!.hasPointerCapture(event.pointerId)) return;
-    const { left, right } = neighbour().getBoundingClientRect();
+    const { left, right } = neighbor().getBoundingClientRect();
     set(of === "side" ? event.clientX - left : right - event.clientX);
   };
   const press = (event: KeyboardEvent) => {
     const by = { ArrowLeft: -24, ArrowRight: 24 }[event.key];
     if (by === undefined) return;
     event.preventDefault();
-    set(neighbour().offsetWidth + (of === "side" ? by : -by));
+    set(neighbor().offsetWidth + (of === "side" ? by : -by));
   };
   return (
     <div

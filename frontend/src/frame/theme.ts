@@ -1,4 +1,4 @@
-/** Light or dark, and the colours of the theme as numbers for what is drawn on a canvas. */
+/** Light or dark, and the colors of the theme as numbers for what is drawn on a canvas. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { theme } from "../state/state";
@@ -17,26 +17,26 @@ effect(() => {
   document.documentElement.dataset["theme"] = theme.value || "auto";
 });
 
-/** A colour of the theme, such as "accent", or any other, as a canvas reads it. */
+/** A color of the theme, such as "accent", or any other, as a canvas reads it. */
 export function resolve(name: string): string {
-  let colour = known.get(name);
-  if (colour === undefined) {
+  let color = known.get(name);
+  if (color === undefined) {
     const probe = document.createElement("i");
     probe.style.color = /^[a-z-]+$/.test(name) ? `var(--${name})` : name;
     document.body.append(probe);
-    colour = getComputedStyle(probe).color;
+    color = getComputedStyle(probe).color;
     probe.remove();
-    known.set(name, colour);
+    known.set(name, color);
   }
-  return colour;
+  return color;
 }
 
 export function toggleTheme(): void {
   theme.value = isDark.value ? "light" : "dark";
 }
 
-/** The red, green and blue of a colour that was resolved. */
-export function channels(colour: string): [number, number, number] {
-  const [red = 0, green = 0, blue = 0] = (colour.match(/[\d.]+/g) ?? []).map(Number);
+/** The red, green and blue of a color that was resolved. */
+export function channels(color: string): [number, number, number] {
+  const [red = 0, green = 0, blue = 0] = (color.match(/[\d.]+/g) ?? []).map(Number);
   return [red, green, blue];
 }

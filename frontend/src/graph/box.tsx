@@ -6,7 +6,7 @@ import { pins } from "../panels/state";
 import { BoxBadge, markAt } from "../training/badge";
 import { found, foundPaths } from "../state/state";
 import type { Region } from "./camera";
-import { paint, pathsOf } from "./colours";
+import { paint, pathsOf } from "./colors";
 import { glances, glanceSeries, outline, references } from "./latest-histograms";
 import { fitted, widthOf } from "./text-width";
 import type { DrawnBox } from "./scene";
@@ -55,7 +55,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
         data-pinned={pinned ? "" : undefined}
       />
       {detail !== "far" && <Label box={box} title={title} subtitle={detail === "near" ? subtitle : ""} />}
-      {detail === "near" && !open && <Mini box={box} colour={pinned} />}
+      {detail === "near" && !open && <Mini box={box} color={pinned} />}
       {detail === "near" && open === false && <Ribbons box={box} />}
       {mark && <BoxBadge mark={mark} w={w} />}
     </g>
@@ -106,11 +106,11 @@ function Ribbons({ box }: { box: DrawnBox }) {
   const inside = [...pins.value].filter(([key]) => paths.some((path) => key.startsWith(path)));
   return (
     <>
-      {inside.map(([key, colour], at) => (
+      {inside.map(([key, color], at) => (
         <path
           key={key}
           class="ribbon"
-          style={{ fill: colour }}
+          style={{ fill: color }}
           transform={`translate(${box.w - 14 - 10 * at},0)`}
           d="M0,0h7v11l-3.5,-3.5l-3.5,3.5Z"
         />
@@ -119,7 +119,7 @@ function Ribbons({ box }: { box: DrawnBox }) {
   );
 }
 
-function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
+function Mini({ box, color }: { box: DrawnBox; color: string | undefined }) {
   const id = glanceSeries(box.item);
   const column = id === undefined ? undefined : glances.value.get(id);
   if (!column) return null;
@@ -129,7 +129,7 @@ function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
     const [x, y] = [box.w - MINI.w - 9, (box.h - MINI.h) / 2];
     return (
       <g transform={`translate(${x},${y})`}>
-        <path class="mini" style={{ fill: colour }} d={`M${MINI.w / 2 - 1},0h2v${MINI.h - 10}h-2Z`} />
+        <path class="mini" style={{ fill: color }} d={`M${MINI.w / 2 - 1},0h2v${MINI.h - 10}h-2Z`} />
         <text class="constant" x={MINI.w / 2} y={MINI.h} text-anchor="middle">
           {constant}
         </text>
@@ -140,7 +140,7 @@ function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
   if (!range) return null;
   return (
     <g transform={`translate(${box.w - MINI.w - 9},${(box.h - MINI.h) / 2})`}>
-      <path class="mini" style={{ fill: colour }} d={outline(column, range, MINI.w, MINI.h)} />
+      <path class="mini" style={{ fill: color }} d={outline(column, range, MINI.w, MINI.h)} />
       {reference && <path class="mini reference" d={outline(reference, range, MINI.w, MINI.h)} />}
     </g>
   );

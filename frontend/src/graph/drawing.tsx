@@ -1,4 +1,4 @@
-/** The boxes and lines of the graph: one by one where they can be read, all of a colour at once from afar. */
+/** The boxes and lines of the graph: one by one where they can be read, all of a color at once from afar. */
 
 import type { Model } from "../data/model";
 import { found } from "../state/state";
@@ -6,7 +6,7 @@ import { markAt } from "../training/badge";
 import { Box } from "./box";
 import { push } from "./calls";
 import { camera, isIn, type Region } from "./camera";
-import { paint, pathsOf } from "./colours";
+import { paint, pathsOf } from "./colors";
 import { type DrawnBox, type DrawnLink, pathOf, type Scene } from "./scene";
 import { selectedKey, thick } from "./state";
 import { moduleOf, wordsFor } from "./words";
@@ -50,7 +50,7 @@ interface FarProps {
   readonly known: Model;
 }
 
-/** From afar only shapes and colours are made out: one element for all boxes of a colour, one for all links. */
+/** From afar only shapes and colors are made out: one element for all boxes of a color, one for all links. */
 function FarDrawing({ boxes, links, known }: FarProps) {
   const open = boxes.filter(([box]) => box.open).map(([box]) => outlineOf(box));
   const byFill = new Map<string, string[]>();

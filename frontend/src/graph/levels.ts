@@ -156,7 +156,7 @@ export class Levels {
 
   /**
    * The level with each stretch as one item. Items stand in the order in which they ran, so links never
-   * lead backwards, and joining neighbours makes no circle.
+   * lead backwards, and joining neighbors makes no circle.
    */
   private group(level: Level, stretches: readonly Stretch[], kind: "stack" | "group", key: string): Level {
     if (!stretches.length) return level;

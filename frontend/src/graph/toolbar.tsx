@@ -1,10 +1,10 @@
 import { camera } from "./camera";
-import { colouring, legend, offered, type Colouring } from "./colours";
+import { coloring, legend, offered, type Coloring } from "./colors";
 import { chosenOps, enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
 import { shown } from "../state/state";
-import { NormsWanted, SizesWanted } from "./colour-data";
+import { NormsWanted, SizesWanted } from "./color-data";
 
-const NAMES: Record<Colouring, string> = {
+const NAMES: Record<Coloring, string> = {
   class: "class",
   time: "forward time",
   memory: "memory",
@@ -36,11 +36,11 @@ export function Toolbar() {
         )}
       </nav>
       <label class="choice">
-        <span>Colour</span>
+        <span>Color</span>
         <select
-          value={colouring.value}
-          aria-label="Colour by"
-          onChange={(event) => (colouring.value = event.currentTarget.value as Colouring)}
+          value={coloring.value}
+          aria-label="Color by"
+          onChange={(event) => (coloring.value = event.currentTarget.value as Coloring)}
         >
           {offered.value.map((one) => (
             <option key={one} value={one}>
@@ -70,8 +70,8 @@ export function Toolbar() {
           <Check text="Scale edges by tensor size" of={thick} />
         </div>
       </details>
-      {shown.value && ["gradients", "change", "findings"].includes(colouring.value) && <NormsWanted of={shown.value} />}
-      {(colouring.value === "weights" || colouring.value === "outputs") && <SizesWanted of={colouring.value} />}
+      {shown.value && ["gradients", "change", "findings"].includes(coloring.value) && <NormsWanted of={shown.value} />}
+      {(coloring.value === "weights" || coloring.value === "outputs") && <SizesWanted of={coloring.value} />}
     </div>
   );
 }
@@ -121,7 +121,7 @@ function Check({ text, of }: { text: string; of: { value: boolean } }) {
   );
 }
 
-/** What the colours stand for, in a corner of the picture. */
+/** What the colors stand for, in a corner of the picture. */
 export function Legend() {
   const told = legend.value;
   if (!told) return null;

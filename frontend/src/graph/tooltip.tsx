@@ -1,6 +1,6 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { model } from "../state/state";
-import { paint } from "./colours";
+import { paint } from "./colors";
 import { graph, hovered, places, scene } from "./state";
 import { linkWords, rowsFor, type Rows, wordsFor } from "./words";
 
@@ -64,7 +64,7 @@ function tell(key: string): { title: string; kind: string; rows: Rows } | null {
     rows: [
       ...place,
       ...rowsFor(known, box.item, graph.value?.passes ?? 1),
-      ...(says ? [["colour", says] as const] : []),
+      ...(says ? [["color", says] as const] : []),
     ],
   };
 }

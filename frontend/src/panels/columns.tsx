@@ -121,10 +121,10 @@ function Panel({ of }: { of: string }) {
   if (id === undefined) return <Lost of={of} />;
   const node = graph.value!.node(id);
   const { title, subtitle } = wordsFor(known, { key: of, kind: node.kind, node, members: [] });
-  const colour = pins.value.get(of);
+  const color = pins.value.get(of);
   return (
     <article class="panel" data-testid="panel" aria-label={title}>
-      <div class="panel-head" style={{ borderColor: colour }}>
+      <div class="panel-head" style={{ borderColor: color }}>
         <button
           type="button"
           class="jump"
@@ -140,7 +140,7 @@ function Panel({ of }: { of: string }) {
           ×
         </button>
       </div>
-      <Sections node={node} known={known} store={store} colour={colour} />
+      <Sections node={node} known={known} store={store} color={color} />
     </article>
   );
 }
@@ -159,12 +159,12 @@ function Lost({ of }: { of: string }) {
 }
 
 /** One plot with all runs in it; distributions, which would hide each other, stand side by side. */
-function plotsOf(one: Series, store: RunStore, colour: string | undefined) {
+function plotsOf(one: Series, store: RunStore, color: string | undefined) {
   const twins = twinsOf(one);
   const title = titleOf(one.name, false);
   const isSpread = one.kind === "histogram" && mode.value !== "lines";
   if (!isSpread)
-    return [<Plot key={keyOf(one)} store={store} series={one} title={title} colour={colour} others={twins} />];
+    return [<Plot key={keyOf(one)} store={store} series={one} title={title} color={color} others={twins} />];
   const all = [{ store, series: one }, ...twins];
   return all.map((each) => (
     <Plot
@@ -172,7 +172,7 @@ function plotsOf(one: Series, store: RunStore, colour: string | undefined) {
       store={each.store}
       series={each.series}
       title={twins.length ? `${nameOfRun(each.store)}: ${title}` : title}
-      colour={each.store === store ? colour : "var(--warning)"}
+      color={each.store === store ? color : "var(--warning)"}
       others={all.filter((other) => other !== each)}
     />
   ));
@@ -182,12 +182,12 @@ function Sections({
   node,
   known,
   store,
-  colour,
+  color,
 }: {
   node: Node;
   known: Model;
   store: RunStore;
-  colour: string | undefined;
+  color: string | undefined;
 }) {
   const slots = new Set(moduleOf(known, node)?.slots?.map((slot) => slot.name));
   const sections = sectionsOf(seriesOf(graph.value!, node.id, series.value), (name) => slots.has(name));
@@ -201,7 +201,7 @@ function Sections({
             {section.pairs
               .flatMap((pair) => [pair.value, pair.gradient])
               .filter((one) => one !== undefined)
-              .flatMap((one) => plotsOf(one, store, colour))}
+              .flatMap((one) => plotsOf(one, store, color))}
           </div>
         </section>
       ))}

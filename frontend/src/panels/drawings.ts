@@ -43,7 +43,7 @@ export interface Subject {
   /** How much of the last value each point keeps; 0 draws them as they are. */
   readonly smoothing: number;
   readonly series: Series;
-  readonly colour: string;
+  readonly color: string;
   readonly logarithmic: boolean;
   readonly rejected: number;
   /** Whether more steps will come. */
@@ -58,13 +58,13 @@ export function drawingFor(subject: Subject): Drawing {
 
 const SHARES = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-function percentileDrawing({ heat, besides, colour, logarithmic, rejected }: Subject): Drawing {
+function percentileDrawing({ heat, besides, color, logarithmic, rejected }: Subject): Drawing {
   const axis = heat && axisFor([heat, ...besides], rejected, logarithmic);
   const ends = (heat ? [heat, ...besides] : []).flatMap((one) => one.columns.map((column) => column.firstStep));
   const columns = heat?.columns ?? [];
   const found = columns.map((column) => quantiles(column, SHARES));
   const lines = SHARES.map((_, at) => found.map((values) => (values && axis ? shareOf(axis, values[at]!) : null)));
-  const edge: uPlot.Series = { stroke: colour, width: 0, points: { show: false } };
+  const edge: uPlot.Series = { stroke: color, width: 0, points: { show: false } };
   return {
     ...withAxis(axis),
     sort: "percentiles",
@@ -72,19 +72,19 @@ function percentileDrawing({ heat, besides, colour, logarithmic, rejected }: Sub
     data: [columns.map((column) => column.firstStep), ...lines],
     series: [{}, edge, edge, { ...edge, width: 1.6 }, edge, edge],
     bands: [
-      { series: [5, 1], fill: fade(colour, 0.16) },
-      { series: [4, 2], fill: fade(colour, 0.3) },
+      { series: [5, 1], fill: fade(color, 0.16) },
+      { series: [4, 2], fill: fade(color, 0.3) },
     ],
     paint: () => undefined,
     mark: (plot) => markSpread(plot, heat, axis),
   };
 }
 
-function fade(colour: string, alpha: number): string {
-  return `rgba(${channels(colour).join(",")},${alpha})`;
+function fade(color: string, alpha: number): string {
+  return `rgba(${channels(color).join(",")},${alpha})`;
 }
 
-function lineDrawing({ points, others, series, colour, logarithmic, smoothing }: Subject): Drawing {
+function lineDrawing({ points, others, series, color, logarithmic, smoothing }: Subject): Drawing {
   const smooths = !series.kind && smoothing > 0;
   const fields = series.kind ? ["mean", "low", "high", "min", "max"] : smooths ? ["smooth", "value"] : ["value"];
   const smooth = (values: number[]) => (smooths ? smoothed(values, smoothing) : values);
@@ -94,22 +94,22 @@ function lineDrawing({ points, others, series, colour, logarithmic, smoothing }:
   const [steps, lines] = others.length ? together(points, own, others, (one) => smooth(columnFor(one, series.kind ? "mean" : "value"))) : [points?.steps ?? [], own];
   const scaled = scalingFor(lines, logarithmic);
   const line: uPlot.Series = {
-    stroke: colour,
+    stroke: color,
     width: 1.6,
     points: { show: true, size: 4, filter: lonely },
   };
-  const edge: uPlot.Series = { stroke: colour, width: 0, points: { show: false } };
-  const faint: uPlot.Series = { stroke: fade(colour, 0.45), width: 0.8, dash: [2, 3], points: { show: false } };
+  const edge: uPlot.Series = { stroke: color, width: 0, points: { show: false } };
+  const faint: uPlot.Series = { stroke: fade(color, 0.45), width: 0.8, dash: [2, 3], points: { show: false } };
   const compared = others.map((_, at): uPlot.Series => ({
     stroke: resolve(OTHERS[at % OTHERS.length]!),
     width: 1.4,
     points: { show: true, size: 4, filter: lonely },
   }));
   return {
-    sort: `lines ${fields.join()} ${others.length} ${colour}`,
+    sort: `lines ${fields.join()} ${others.length} ${color}`,
     data: [[...steps], ...lines.map((values) => values.map(scaled.to))],
     series: [{}, ...(series.kind ? [line, edge, edge, faint, faint] : smooths ? [line, faint] : [line]), ...compared],
-    bands: series.kind ? [{ series: [3, 2], fill: fade(colour, 0.2) }] : [],
+    bands: series.kind ? [{ series: [3, 2], fill: fade(color, 0.2) }] : [],
     axis: undefined,
     range: scaled.range,
     splits: ({ min = 0, max = 1 }) => [min ?? 0, ((min ?? 0) + (max ?? 1)) / 2, max ?? 1],
@@ -128,10 +128,10 @@ function columnFor(points: Points | undefined, field: string): number[] {
   return [...(points.columns[field] ?? [])];
 }
 
-/** The colours of the runs that are compared. */
+/** The colors of the runs that are compared. */
 export const OTHERS = ["warning", "good", "accent", "dim"];
 
-/** A value that has no neighbour to draw a line to would not be seen. */
+/** A value that has no neighbor to draw a line to would not be seen. */
 function lonely(plot: uPlot, at: number): number[] {
   const values = plot.data[at]!;
   const isThere = (place: number, by: number): boolean => {

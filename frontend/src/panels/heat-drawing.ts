@@ -19,13 +19,13 @@ class HeatDrawing implements Drawing {
   readonly label: Drawing["label"];
   /** Up to which step the axis reaches. */
   private readonly end: number;
-  /** The root of the most that fell into one bin, which has the full colour; 0 before it was drawn. */
+  /** The root of the most that fell into one bin, which has the full color; 0 before it was drawn. */
   private most = 0;
 
   constructor(
     private readonly heat: Heat | undefined,
     readonly axis: Axis | undefined,
-    private readonly colour: string,
+    private readonly color: string,
     isLive: boolean,
     besides: readonly Heat[],
   ) {
@@ -68,7 +68,7 @@ class HeatDrawing implements Drawing {
     const isSame = (at: number) => before[at] === now[at];
     // The last column may have grown since, and is another one then.
     const at = isSame(before.length - 1) ? before.length : before.length - 1;
-    const isAlike = known.colour === this.colour && known.end === this.end && known.most > 0;
+    const isAlike = known.color === this.color && known.end === this.end && known.most > 0;
     const hasGrown = at > 0 && isSame(0) && isSame(at - 1);
     return isAlike && hasGrown && sameAxis(known.axis, this.axis) ? now[at] : undefined;
   }
@@ -80,7 +80,7 @@ class HeatDrawing implements Drawing {
     if (!this.heat || !this.axis || min == null || max == null || to <= from) return most;
     const each = (max - min) / Math.max(1, Math.round(plot.bbox.width));
     const steps = [min + from * each, min + to * each] as const;
-    const drawn = imageOf(this.heat, this.axis, to - from, steps, channels(this.colour), most);
+    const drawn = imageOf(this.heat, this.axis, to - from, steps, channels(this.color), most);
     const { ctx } = plot;
     // uPlot remembers what it set last, so the context is given back as it was.
     ctx.save();
@@ -94,9 +94,9 @@ class HeatDrawing implements Drawing {
   }
 }
 
-export function heatDrawing({ heat, besides, colour, logarithmic, rejected, isLive }: Subject): Drawing {
+export function heatDrawing({ heat, besides, color, logarithmic, rejected, isLive }: Subject): Drawing {
   const axis = heat && axisFor([heat, ...besides], rejected, logarithmic);
-  return new HeatDrawing(heat, axis, colour, isLive, besides);
+  return new HeatDrawing(heat, axis, color, isLive, besides);
 }
 
 /** Of a run that goes on the axis reaches a little farther than it has come. */

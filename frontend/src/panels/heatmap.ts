@@ -45,7 +45,7 @@ export function valueAt({ low, high, unit }: Axis, share: number): number {
 
 /**
  * The image of some steps, from the first to the last, `width` pixels wide. Its rows run from high values to low
- * ones. The full colour is that of the most that fell into one bin, whose root is `atLeast` or more.
+ * ones. The full color is that of the most that fell into one bin, whose root is `atLeast` or more.
  */
 export function imageOf(
   heat: Heat,
@@ -80,14 +80,14 @@ const FAINTEST = 255 - SHADES + 1;
 
 const knownInks = new Map<string, Uint32Array>();
 
-/** From the light gray of a single value to the full colour of the most that fell into one bin. */
+/** From the light gray of a single value to the full color of the most that fell into one bin. */
 function inksOf(ink: readonly [number, number, number]): Uint32Array {
   const key = ink.join();
   let inks = knownInks.get(key);
   if (!inks) {
     inks = Uint32Array.from({ length: SHADES }, (_, shade) => {
-      const colourful = Math.min(1, (3 * shade) / SHADES);
-      const [red, green, blue] = ink.map((part) => Math.round(GRAY + colourful * (part - GRAY)));
+      const colorful = Math.min(1, (3 * shade) / SHADES);
+      const [red, green, blue] = ink.map((part) => Math.round(GRAY + colorful * (part - GRAY)));
       return ((FAINTEST + shade) << 24) | (blue! << 16) | (green! << 8) | red!;
     });
     knownInks.set(key, inks);

@@ -22,7 +22,7 @@ export interface PlotProps {
   readonly store: RunStore;
   readonly series: Series;
   readonly title: string;
-  readonly colour?: string | undefined;
+  readonly color?: string | undefined;
   /** The same series of other runs, drawn over this one. */
   readonly others?: readonly { readonly store: RunStore; readonly series: Series }[];
   readonly height?: number;
@@ -45,7 +45,7 @@ function PlotBeside({
   store,
   series,
   title,
-  colour = "var(--accent)",
+  color = "var(--accent)",
   others = NO_OTHERS,
   height = PLOT_HEIGHT,
   gutter = 52,
@@ -74,12 +74,12 @@ function PlotBeside({
         besides: besides.filter((one) => one !== undefined),
         smoothing: smoothing.value,
         series,
-        colour: resolve(colour),
+        color: resolve(color),
         logarithmic: logarithmic.value,
         rejected: rejected.value,
         isLive: !store.finished.value,
       }),
-    [store.finished.value, drawn, heat, points, ...overlaid, ...besides, smoothing.value, series, colour, logarithmic.value, rejected.value, isDark.value],
+    [store.finished.value, drawn, heat, points, ...overlaid, ...besides, smoothing.value, series, color, logarithmic.value, rejected.value, isDark.value],
   );
   const box = useUplot(drawing, { height, gutter, span }, (at) => (cursor.value = at), title);
   return (
@@ -91,12 +91,12 @@ function PlotBeside({
         <Reading drawing={drawing} heat={heat} points={points} series={series} at={cursor.value} />
         {!isSpread && others.length > 0 && (
           <span class="runs">
-            <Named store={store} colour={colour} />
+            <Named store={store} color={color} />
             {others.map((other, at) => (
               <Named
                 key={other.store.number}
                 store={other.store}
-                colour={`var(--${OTHERS[at % OTHERS.length]})`}
+                color={`var(--${OTHERS[at % OTHERS.length]})`}
                 points={overlaid[at]}
                 series={other.series}
                 at={cursor.value?.step}
@@ -118,18 +118,18 @@ function PlotBeside({
 
 interface NamedProps {
   readonly store: RunStore;
-  readonly colour: string;
+  readonly color: string;
   readonly points?: Points | undefined;
   readonly series?: Series;
   readonly at?: number | undefined;
 }
 
 /** A run in the legend, with its value at the step that is read, or at the last step before it that it logged. */
-function Named({ store, colour, points, series, at = step.value }: NamedProps) {
+function Named({ store, color, points, series, at = step.value }: NamedProps) {
   const index = points?.steps.findLastIndex((one) => one <= Math.round(at)) ?? -1;
   return (
     <span>
-      <i class="swatch" style={{ background: colour }} /> <bdi>{nameOfRun(store)}</bdi>{" "}
+      <i class="swatch" style={{ background: color }} /> <bdi>{nameOfRun(store)}</bdi>{" "}
       {index >= 0 && (
         <>
           {formatNumber(points!.columns[series!.kind ? "mean" : "value"]?.[index] ?? NaN)}

@@ -22,10 +22,10 @@ export const rejected = computed(
 /** The series that someone was led to; a new object each time, so that the same one is found again. */
 export const sought = signal<{ readonly series: number } | null>(null);
 
-/** The hues of pins: told apart by those who see colours differently, too, and none like that of an error. */
-const COLOURS = ["#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
+/** The hues of pins: told apart by those who see colors differently, too, and none like that of an error. */
+const COLORS = ["#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
 
-/** A node keeps its colour for as long as it is pinned. */
+/** A node keeps its color for as long as it is pinned. */
 const given = new Map<string, number>();
 
 export const pins = computed<ReadonlyMap<string, string>>(() => {
@@ -34,10 +34,10 @@ export const pins = computed<ReadonlyMap<string, string>>(() => {
   for (const key of keys) {
     if (given.has(key)) continue;
     const taken = new Set([...given.values()]);
-    const free = COLOURS.findIndex((_, at) => !taken.has(at));
-    given.set(key, free < 0 ? given.size % COLOURS.length : free);
+    const free = COLORS.findIndex((_, at) => !taken.has(at));
+    given.set(key, free < 0 ? given.size % COLORS.length : free);
   }
-  return new Map(keys.map((key) => [key, COLOURS[given.get(key)!]!]));
+  return new Map(keys.map((key) => [key, COLORS[given.get(key)!]!]));
 });
 
 /** Puts a node into a column, at its end; the place behind the last one makes a new column. */

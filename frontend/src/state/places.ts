@@ -1,7 +1,7 @@
 /** Binds what is shown to the address, both ways. */
 
 import { batch, computed, effect, type Signal } from "@preact/signals";
-import { colouring, COLOURINGS } from "../graph/colours";
+import { coloring, COLORINGS } from "../graph/colors";
 import type { Node } from "../graph/calls";
 import { chosenOps, entered, folds, opened, showModule, showNode, thick } from "../graph/state";
 import { chosenRejection, columns, logarithmic, mode, MODES } from "../panels/state";
@@ -108,7 +108,7 @@ const HELD: Readonly<Record<string, Held>> = {
   ),
   fold: flag(folds, true),
   thick: flag(thick, false),
-  colour: oneOf(colouring, COLOURINGS),
+  color: oneOf(coloring, COLORINGS),
   step: numbered(chosenStep),
   reference: numbered(referenceStep),
   columns: held(columns, writeLists, readLists),
@@ -222,11 +222,11 @@ export function keepAddress(): void {
     // Only now it is known which runs there are.
     if (areRead || !stores.value.length) return;
     areRead = true;
-    const { run = "", compare = "", colour } = readPlace(location.hash);
+    const { run = "", compare = "", color } = readPlace(location.hash);
     if (run && readRun(run) < 0) failure.value = "The run in this link was not found.";
     HELD["run"]!.read(run);
     HELD["compare"]!.read(compare);
-    if (comparedRuns.peek().length && !colour) colouring.value = "difference";
+    if (comparedRuns.peek().length && !color) coloring.value = "difference";
   });
   effect(() => {
     const [one, other] = [shown.value, compared.value];

@@ -1,6 +1,6 @@
 import { formatExact } from "../data/formats";
 import { chosenStep, goToStep, lastStep, playing, referenceStep, step, togglePlay } from "../state/time";
-import { colouring, isChange, offered } from "../graph/colours";
+import { coloring, isChange, offered } from "../graph/colors";
 import { shown, status } from "../state/state";
 import { Ticks } from "./ticks";
 
@@ -8,9 +8,9 @@ function toggleReference(): void {
   const isOff = referenceStep.value === null;
   referenceStep.value = isOff ? step.value : null;
   // Series that are still being read may turn out to be gradients.
-  const usual = shown.value?.series.value.length ? colouring.value : "change";
-  if (isOff) colouring.value = offered.value.find(isChange) ?? usual;
-  else if (isChange(colouring.value)) colouring.value = "class";
+  const usual = shown.value?.series.value.length ? coloring.value : "change";
+  if (isOff) coloring.value = offered.value.find(isChange) ?? usual;
+  else if (isChange(coloring.value)) coloring.value = "class";
 }
 
 /** The slider that sets the step everywhere. */
@@ -51,7 +51,7 @@ export function Timebar() {
         type="button"
         class={`mark-step ${referenceStep.value === null ? "" : "on"}`}
         aria-pressed={referenceStep.value !== null}
-        title="Compare colours and small histograms with this step"
+        title="Compare colors and small histograms with this step"
         onClick={toggleReference}
       >
         {referenceStep.value === null ? "Compare from here" : `vs step ${formatExact(referenceStep.value)}`}

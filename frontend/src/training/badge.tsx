@@ -4,7 +4,7 @@ import { formatExact } from "../data/formats";
 import type { Finding } from "../data/records";
 import { problems } from "../state/state";
 
-/** Tells severities apart where their colours are not seen. */
+/** Tells severities apart where their colors are not seen. */
 export const SIGNS = { error: "✕", warning: "!", info: "i" } as const;
 
 interface Mark {

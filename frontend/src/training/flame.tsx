@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { kindOf } from "../data/model";
 import type { Span } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
-import { classColour, formatTime } from "../graph/colours";
+import { classColor, formatTime } from "../graph/colors";
 import { cut } from "../graph/text-width";
 import { jumpToGraph } from "../state/places";
 import { model, shown } from "../state/state";
@@ -97,11 +97,11 @@ function labelOf(name: string): string {
   return /[^.]+(\.\d+)?$/.exec(name)?.[0] ?? model.value?.name ?? "";
 }
 
-/** Modules have the colours of their classes, as in the graph. */
-function colourOf(kind: string, path: string): string {
+/** Modules have the colors of their classes, as in the graph. */
+function colorOf(kind: string, path: string): string {
   const known = model.value;
   const module = kind === "call" ? known?.modules[known.find(path) ?? -1] : undefined;
-  return resolve(module ? classColour(kindOf(module)) : "hover");
+  return resolve(module ? classColor(kindOf(module)) : "hover");
 }
 
 function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, to: number): void {
@@ -127,7 +127,7 @@ function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, 
     const [left, right] = [Math.max(0, x(start)), Math.min(w, x(end))];
     const wide = right - left;
     if (wide < 0.3) continue;
-    context.fillStyle = colourOf(kind, name);
+    context.fillStyle = colorOf(kind, name);
     context.fillRect(left, depth * ROW, Math.max(0.5, wide - 1), ROW - 1);
     if (wide < 26) continue;
     context.fillStyle = ink;

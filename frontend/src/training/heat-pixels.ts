@@ -2,7 +2,7 @@
 
 import { type HeatScale, type LayerHeat, shareOn } from "../data/layer-heat";
 
-/** From dark to light, even to the eye, told apart by those who see colours differently, and without red. */
+/** From dark to light, even to the eye, told apart by those who see colors differently, and without red. */
 const RAMP = [
   [68, 1, 84],
   [59, 82, 139],
@@ -11,7 +11,7 @@ const RAMP = [
   [253, 231, 37],
 ] as const;
 
-export function rampColour(share: number): readonly [number, number, number] {
+export function rampColor(share: number): readonly [number, number, number] {
   const place = share * (RAMP.length - 1);
   const at = Math.min(RAMP.length - 2, Math.floor(place));
   const mix = (channel: 0 | 1 | 2) =>
@@ -20,12 +20,12 @@ export function rampColour(share: number): readonly [number, number, number] {
 }
 
 /** The same as a gradient of CSS. */
-export const RAMP_CSS = `linear-gradient(to right, ${RAMP.map((colour) => `rgb(${colour.join()})`).join()})`;
+export const RAMP_CSS = `linear-gradient(to right, ${RAMP.map((color) => `rgb(${color.join()})`).join()})`;
 
 const NONFINITE = pixel([206, 32, 41]);
 const HATCH = pixel([255, 226, 222]);
 const ZERO = pixel([140, 147, 158]);
-const SHADES = Uint32Array.from({ length: 256 }, (_, shade) => pixel(rampColour(shade / 255)));
+const SHADES = Uint32Array.from({ length: 256 }, (_, shade) => pixel(rampColor(shade / 255)));
 
 function pixel([red, green, blue]: readonly [number, number, number]): number {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;

@@ -1,4 +1,4 @@
-/** A map of layers × steps, in colours: where and when a training went wrong. */
+/** A map of layers × steps, in colors: where and when a training went wrong. */
 
 import { batch, signal, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";

@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { formatBytes } from "../data/formats";
 import type { MemoryUse, Moment } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
-import { formatTime } from "../graph/colours";
+import { formatTime } from "../graph/colors";
 import { jumpToGraph } from "../state/places";
 import { model, shown } from "../state/state";
 

@@ -3,7 +3,7 @@
 What a process takes from a GPU is more than its tensors. `CachingAllocator` is a model of torch's:
 it rounds every block up to 512 bytes, takes memory from the driver in segments of 2 MB (for blocks
 up to 1 MB), 20 MB (up to 10 MB) or multiples of 2 MB, gives a block the smallest free piece that is
-large enough, splits it, and joins free neighbours. Segments go back to the driver only when it runs
+large enough, splits it, and joins free neighbors. Segments go back to the driver only when it runs
 out of memory. It follows torch's default settings (PYTORCH_CUDA_ALLOC_CONF unset). Streams, library
 workspaces and the CUDA context are not in it.
 """
@@ -356,7 +356,7 @@ class CachingAllocator:
         return piece
 
     def free(self, piece: _Piece) -> None:
-        """Take a piece back, joined with free neighbours."""
+        """Take a piece back, joined with free neighbors."""
         self._used -= piece.size
         before, after = piece.before, piece.after
         if before is not None and before.is_free:

@@ -65,7 +65,7 @@ def fold(
 
     Rolled, all passes of a layer are one node. Modules `depth` levels down are closed; "auto"
     closes none, or in a large graph as few as leave about 300 nodes. With `focus`, only the inside
-    of one module is drawn, with its neighbours as stubs.
+    of one module is drawn, with its neighbors as stubs.
     """
     if mode not in ("rolled", "unrolled"):
         raise ViewError(f"mode must be 'rolled' or 'unrolled', not {mode!r}")
@@ -188,7 +188,7 @@ class _Folder:
                 draft.own.append(op.id)
 
     def add_links(self) -> None:
-        """The edges, and stubs for neighbours outside of what is drawn."""
+        """The edges, and stubs for neighbors outside of what is drawn."""
         ops = self._trace.ops
         for link in self._flow.links():
             source, target = ops[link.source], ops[link.target]

@@ -400,7 +400,7 @@ def _bookkeeping(ops: Sequence[OpRecord]) -> Iterator[OpId]:
 
 
 BoxSource = CallId | Repeat
-"""The source of a box: a module call, or a repeat of several neighbours."""
+"""The source of a box: a module call, or a repeat of several neighbors."""
 
 
 class BoxPlacement:

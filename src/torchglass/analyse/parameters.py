@@ -156,7 +156,7 @@ class _Distinct:
     """Distinct tensors per subtree.
 
     A tensor at the nodes n1 … nk, in the order of the tree, is added at each of them and taken away
-    at the lowest common ancestor of each pair of neighbours: a subtree with some of these
+    at the lowest common ancestor of each pair of neighbors: a subtree with some of these
     nodes then sums up to the tensor exactly once.
     """
 

@@ -1,4 +1,4 @@
-"""Matrices and series as coloured pixels.
+"""Matrices and series as colored pixels.
 
 >>> half_blocks(paint(np.array([[0.0], [1.0]]), Scale(low=0.0, high=1.0)))
 [[('#440154', '#fde725')]]
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 Matrix = npt.NDArray[np.floating]
 Picture = npt.NDArray[np.int32]
-"""A colour per pixel as 0xRRGGBB; NOTHING for an empty pixel."""
+"""A color per pixel as 0xRRGGBB; NOTHING for an empty pixel."""
 
 NOTHING = -1
 
 NOT_A_NUMBER = 0xFF00FF
 _RISING = (0x440154, 0x3B528B, 0x21918C, 0x5EC962, 0xFDE725)
-"""From dark to bright, readable with any colour vision and in greyscale (viridis)."""
+"""From dark to bright, readable with any color vision and in grayscale (viridis)."""
 _AROUND_ZERO = (0x2166AC, 0x67A9CF, 0xF7F7F7, 0xEF8A62, 0xB2182B)
 """From blue through white (zero) to red."""
 _SHADES = 257
@@ -32,14 +32,14 @@ _SHADES = 257
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The values at the ends of the colour scale."""
+    """The values at the ends of the color scale."""
 
     low: float
     high: float
 
     @property
     def is_around_zero(self) -> bool:
-        """Whether the scale is centred on zero."""
+        """Whether the scale is centered on zero."""
         return self.low < 0 < self.high
 
 
@@ -60,7 +60,7 @@ def scale_of(matrices: Sequence[Matrix]) -> Scale:
 
 
 def paint(matrix: Matrix, scale: Scale) -> Picture:
-    """One pixel per value; NaN has its own colour."""
+    """One pixel per value; NaN has its own color."""
     shades = _shades(_AROUND_ZERO if scale.is_around_zero else _RISING)
     span = scale.high - scale.low
     with np.errstate(invalid="ignore"):
@@ -93,7 +93,7 @@ def sheet(pictures: Sequence[Picture], width: int, gap: int = 1) -> Picture:
 
 
 def half_blocks(picture: Picture) -> list[list[tuple[str, str]]]:
-    """The colours of the upper and lower half of each terminal cell, "" for none."""
+    """The colors of the upper and lower half of each terminal cell, "" for none."""
     if len(picture) % 2:
         picture = np.vstack([picture, np.full((1, picture.shape[1]), NOTHING, np.int32)])
     return [
@@ -120,12 +120,12 @@ def _chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
 
 
-def _hex(colour: int) -> str:
-    return "" if colour == NOTHING else f"#{colour:06x}"
+def _hex(color: int) -> str:
+    return "" if color == NOTHING else f"#{color:06x}"
 
 
 def _shades(stops: Sequence[int]) -> Picture:
-    """Colours interpolated evenly between the stops."""
+    """Colors interpolated evenly between the stops."""
     places = np.linspace(0, len(stops) - 1, _SHADES)
     known = range(len(stops))
     parts = (
@@ -151,11 +151,11 @@ def squeeze(values: Numbers, width: int) -> list[float]:
 
 
 def draw_bands(
-    lines: Sequence[Numbers], colours: Sequence[int], height: int
+    lines: Sequence[Numbers], colors: Sequence[int], height: int
 ) -> tuple[Picture, float, float]:
     """The lines of a percentile plot, one pixel column per step, and their range.
 
-    The space between the lines is filled: there is a colour for each band, from the outermost
+    The space between the lines is filled: there is a color for each band, from the outermost
     inwards, and one for the line in the middle; five lines have two bands and a middle. A step that
     is not finite leaves a gap.
     """
@@ -164,13 +164,13 @@ def draw_bands(
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     picture: Picture = np.full((height, len(lines[0])), NOTHING, np.int32)
     rows = [_rows(line, low, high, height) for line in lines]
-    for number, colour in enumerate(colours[:-1]):
-        _fill(picture, rows[-1 - number], rows[number], colour)
+    for number, color in enumerate(colors[:-1]):
+        _fill(picture, rows[-1 - number], rows[number], color)
     middle = rows[len(rows) // 2]
     before = np.where(middle[:-1] < 0, middle[1:], middle[:-1])
     # A line that jumps is connected to its previous value.
     was = np.concatenate([middle[:1], before])
-    _fill(picture, np.minimum(middle, was), np.maximum(middle, was), colours[-1])
+    _fill(picture, np.minimum(middle, was), np.maximum(middle, was), colors[-1])
     return picture, low, high
 
 
@@ -187,8 +187,8 @@ def _fill(
     picture: Picture,
     upper: npt.NDArray[np.int64],
     lower: npt.NDArray[np.int64],
-    colour: int,
+    color: int,
 ) -> None:
     for column, (top, bottom) in enumerate(zip(upper.tolist(), lower.tolist(), strict=True)):
         if top >= 0 and bottom >= 0:
-            picture[top : bottom + 1, column] = colour
+            picture[top : bottom + 1, column] = color

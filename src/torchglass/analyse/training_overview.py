@@ -234,7 +234,7 @@ class HeatMap:
     """By module and column; NaN where nothing was measured, or nothing finite."""
     nonfinite: Marks
     is_logarithmic: bool = True
-    """Whether colours should follow the logarithm."""
+    """Whether colors should follow the logarithm."""
 
     @property
     def absent(self) -> Marks:

@@ -8,7 +8,7 @@ rules:
 `StatisticsReader(copy_bytes=…)` keeps
   copies, up to a number of bytes.
 - **Each state of a tensor is read once.** The output of one module is the input of the next. A
-  tensor is recognised by its id, by the memory it shows (ids are used again) and by its version
+  tensor is recognized by its id, by the memory it shows (ids are used again) and by its version
   counter, which every in-place write raises. Tensors of inference mode have no version and are
   always read.
 - **Small tensors are measured together.** Measuring them one by one would take longer than

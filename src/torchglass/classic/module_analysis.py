@@ -198,7 +198,7 @@ Graph = dict[str, list[Any]]
 def extract_model_graph(model: object) -> Graph:
     """How the modules of a model are nested, as lists of nodes and edges.
 
-    Equal neighbours are one node, with their count and the name of the last one.
+    Equal neighbors are one node, with their count and the name of the last one.
 
     Args:
         model: The model.
@@ -295,7 +295,7 @@ def generate_architecture_diagram(model: object) -> str:
 
 
 def _runs(record: Model) -> Iterator[tuple[ModuleId, ...]]:
-    """Runs of equal neighbours, from the root down."""
+    """Runs of equal neighbors, from the root down."""
     build = builds(record)
     waiting: list[tuple[ModuleId, ...]] = [(record.root.id,)]
     while waiting:

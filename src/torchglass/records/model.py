@@ -88,7 +88,7 @@ class Histograms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMap:
-    """A part of one output as a greyscale picture: for images, the first channels side by side."""
+    """A part of one output as a grayscale picture: for images, the first channels side by side."""
 
     path: str
     name: str

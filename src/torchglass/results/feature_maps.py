@@ -38,7 +38,7 @@ class FeatureMaps:
         self.note = note
         """How the values were computed, if they are not the tensor itself."""
         self.scale = scale_of(list(maps))
-        """The values at the ends of the colours, the same for all maps."""
+        """The values at the ends of the colors, the same for all maps."""
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -60,7 +60,7 @@ class FeatureMaps:
         in_its_folder(file).write_bytes(self.to_png())
 
     def text(self, width: int = 80) -> str:
-        """The maps in the colours of a terminal, this many cells wide.
+        """The maps in the colors of a terminal, this many cells wide.
 
         Args:
             width: Columns of the terminal.
@@ -91,9 +91,9 @@ class FeatureMaps:
         )
 
 
-def _cell(colours: tuple[str, str]) -> str:
+def _cell(colors: tuple[str, str]) -> str:
     """The upper and the lower half of a terminal cell."""
-    above, below = colours
+    above, below = colors
     if not above and not below:
         return f"{_RESET} "
     if not above:
@@ -102,8 +102,8 @@ def _cell(colours: tuple[str, str]) -> str:
     return f"{back}\x1b[38;2;{_rgb(above)}m▀"
 
 
-def _rgb(colour: str) -> str:
-    return ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
+def _rgb(color: str) -> str:
+    return ";".join(str(int(color[at : at + 2], 16)) for at in (1, 3, 5))
 
 
 def feature_maps(op: Op, sample: int) -> FeatureMaps:

@@ -52,7 +52,7 @@ def thin(connection: sqlite3.Connection) -> int:
 
 def choose(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The indices of the frames to remove, at most a quarter of them, in order."""
-    # Every second one, so that no two neighbours are removed and a gap at most doubles.
+    # Every second one, so that no two neighbors are removed and a gap at most doubles.
     candidates = np.arange(1, len(steps) * 3 // 4, 2)
     gaps = np.abs(steps[candidates + 1] - steps[candidates - 1])
     close = max(2 * gaps.min(), np.quantile(gaps, 1 / 4))

@@ -118,7 +118,7 @@ def tree_fragment(
     notes: Iterable[str],
     heading: str = "Module",
 ) -> str:
-    """A tree with columns, its facts above and its notes below, in the colours of the page."""
+    """A tree with columns, its facts above and its notes below, in the colors of the page."""
     items = [f"<li>{html_text(note)}</li>" for note in notes]
     titles = "".join(f'<span class="{_kind(one)}">{one.heading}</span>' for one in columns)
     return "\n".join(

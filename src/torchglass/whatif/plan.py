@@ -145,7 +145,7 @@ class BatchSearch:
     limit: int
     """The memory that a step may take."""
     on_gpu: bool
-    """Whether the allocator of CUDA is modelled."""
+    """Whether the allocator of CUDA is modeled."""
     precision: str | None = None
     optimizer: OptimizerChoice | None = None
     loss: Loss | None = None
@@ -188,13 +188,13 @@ class BatchSearch:
     def _close_in(
         self, run: Callable[[int], BatchTrial], low: BatchTrial, high: BatchTrial
     ) -> None:
-        """Narrow down to neighbours. Memory grows about linearly, so few trials are needed."""
+        """Narrow down to neighbors. Memory grows about linearly, so few trials are needed."""
         is_guess = True
         while not high.fits and high.batch - low.batch > (grain := _grain(low.batch)):
             middle = self._at_limit(low, high) if is_guess else (low.batch + high.batch) // 2
             middle = min(middle, high.batch - 1)
             trial = run(max(middle - middle % grain, low.batch + grain))
-            # A good guess has its neighbour on the other side of the limit.
+            # A good guess has its neighbor on the other side of the limit.
             beside = trial.batch + (grain if trial.fits else -grain)
             if is_guess and low.batch < beside < high.batch:
                 other = run(beside)

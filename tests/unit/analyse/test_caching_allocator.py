@@ -30,7 +30,7 @@ def test_medium_blocks_take_segments_of_twenty_megabytes_and_large_ones_their_ow
     assert allocator.reserved.reserved_bytes == 32 * _MB
 
 
-def test_free_neighbours_are_joined_and_the_best_fit_is_taken() -> None:
+def test_free_neighbors_are_joined_and_the_best_fit_is_taken() -> None:
     allocator = CachingAllocator()
     pieces = [allocator.allocate(4 * _MB) for _ in range(5)]
     assert allocator.reserved.reserved_bytes == 20 * _MB

@@ -453,7 +453,7 @@ def test_the_passes_of_a_loop_are_not_folded_as_if_they_were_blocks() -> None:
     assert len(graph.leaves) == 26
 
 
-def test_neighbours_that_repeat_without_a_module_around_them_get_a_box() -> None:
+def test_neighbors_that_repeat_without_a_module_around_them_get_a_box() -> None:
     calls = [make.call(0), *(make.call(n + 1, str(n), parent=0) for n in range(8))]
     ops = [make.op(0, "x", kind="input")]
     for layer in range(8):
@@ -491,7 +491,7 @@ def test_a_mask_that_all_blocks_take_does_not_unfold_them() -> None:
     assert ("input_1_0", "linear_1_2") in edges(graph)
 
 
-def test_focus_draws_one_module_and_its_neighbours_as_stubs() -> None:
+def test_focus_draws_one_module_and_its_neighbors_as_stubs() -> None:
     graph = fold(blocks(3), focus="h.1")
 
     kinds = {node.name: node.kind for node in graph.leaves}

@@ -1,4 +1,4 @@
-"""Matrices as coloured pixels."""
+"""Matrices as colored pixels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_numbers_that_are_not_finite_do_not_spoil_the_scale() -> None:
     assert picture[0, 1] == picture[0, 3]
 
 
-def test_a_matrix_of_one_value_has_one_colour() -> None:
+def test_a_matrix_of_one_value_has_one_color() -> None:
     assert len(np.unique(paint(np.full((2, 2), 5.0), scale_of([np.full((2, 2), 5.0)])))) == 1
 
 

@@ -1,4 +1,4 @@
-"""Neighbours fold only where nothing is lost by it."""
+"""Neighbors fold only where nothing is lost by it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def runs(model: Model) -> list[list[str]]:
     return [[model[member].name for member in run] for run in found]
 
 
-def test_neighbours_that_are_built_alike_are_one_run() -> None:
+def test_neighbors_that_are_built_alike_are_one_run() -> None:
     model = make.model({"children": {"0": LINEAR, "1": LINEAR, "2": LINEAR}})
 
     assert runs(model) == [["0", "1", "2"]]
 
 
-def test_a_different_neighbour_ends_a_run() -> None:
+def test_a_different_neighbor_ends_a_run() -> None:
     wide = {**LINEAR, "weight": (9, 2)}
 
     model = make.model({"children": {"0": LINEAR, "1": wide, "2": LINEAR, "3": LINEAR}})

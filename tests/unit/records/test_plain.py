@@ -35,7 +35,7 @@ def test_a_shape_that_is_not_known_stays_unknown() -> None:
 
 
 def test_a_newer_writers_fields_are_ignored() -> None:
-    plain = {"shape": [1], "dtype": "float32", "colour": "blue"}
+    plain = {"shape": [1], "dtype": "float32", "color": "blue"}
 
     assert from_json_data(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
 

@@ -101,7 +101,7 @@ def test_a_limit_too_small_for_anything_still_keeps_some_steps(tmp_path: Path) -
 
 
 @given(st.lists(st.integers(1, 1_000), min_size=FEWEST_FRAMES + 1, max_size=300).map(np.cumsum))
-def test_a_quarter_goes_and_no_two_neighbours_and_never_an_end(steps: np.ndarray) -> None:
+def test_a_quarter_goes_and_no_two_neighbors_and_never_an_end(steps: np.ndarray) -> None:
     gone = choose(steps)
 
     assert 1 <= len(gone) <= len(steps) // 4

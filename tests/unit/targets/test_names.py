@@ -122,7 +122,7 @@ def test_a_file_of_any_name_a_folder_and_a_run_are_paths(folder: Path) -> None:
     assert resolve(Path("weights.pt")) == Path("weights.pt")
 
 
-def test_a_file_in_a_package_may_import_its_neighbours(folder: Path) -> None:
+def test_a_file_in_a_package_may_import_its_neighbors(folder: Path) -> None:
     write(folder / "elsewhere/pack/__init__.py", "")
     write(folder / "elsewhere/pack/parts.py", "from torch import nn\nPart = nn.ReLU")
     write(folder / "elsewhere/pack/whole.py", "from .parts import Part\nmodel = Part()")

@@ -461,7 +461,7 @@ def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
         draw(drawn, color_by=cast("Any", "size"))
 
 
-def test_colours_tell_of_costs_and_the_legend_of_the_scale() -> None:
+def test_colors_tell_of_costs_and_the_legend_of_the_scale() -> None:
     nodes = [op("a", cost=NodeCost(time_ns=1_000_000)), op("b", cost=NodeCost(time_ns=4_000_000))]
     drawn = graph(nodes, cost=NodeCost(time_ns=5_000_000))
 
@@ -496,8 +496,8 @@ def test_the_caller_can_override_how_parts_look() -> None:
 
     text = draw(drawn, overrides=overrides).decode()
 
-    for colour in ("#123456", "#aa0000", "#00aa00", "#0000aa", 'stroke-width="7"'):
-        assert colour in text
+    for color in ("#123456", "#aa0000", "#00aa00", "#0000aa", 'stroke-width="7"'):
+        assert color in text
 
 
 def test_pictures_can_be_drawn_in_several_threads() -> None:
@@ -534,12 +534,12 @@ def test_all_text_can_be_read(palette: Palette) -> None:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 @pytest.mark.parametrize("vision", ["all cones", "no red", "no green", "no blue"])
-def test_outlines_differ_in_any_colour_vision(palette: Palette, vision: str) -> None:
+def test_outlines_differ_in_any_color_vision(palette: Palette, vision: str) -> None:
     lines = [
         ink.line for ink in (palette.input, palette.output, palette.buffer, palette.failure)
     ] + [palette.repeat]
 
-    seen = [_as_seen(colour, vision) for colour in lines]
+    seen = [_as_seen(color, vision) for color in lines]
 
     assert min(math.dist(one, other) for one, other in combinations(seen, 2)) > 0.08
 
@@ -565,9 +565,9 @@ _VISIONS = {
 }
 
 
-def _as_seen(colour: str, vision: str) -> tuple[float, float, float]:
-    """A colour in Oklab, where equal distances look equally large."""
-    red, green, blue = (int(pair, 16) / 255 for pair in re.findall("..", colour[1:]))
+def _as_seen(color: str, vision: str) -> tuple[float, float, float]:
+    """A color in Oklab, where equal distances look equally large."""
+    red, green, blue = (int(pair, 16) / 255 for pair in re.findall("..", color[1:]))
     linear = [
         channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
         for channel in (red, green, blue)

@@ -86,7 +86,7 @@ def saturated(view: TrainingView) -> Iterator[Finding]:
             first_step=since,
             last_step=probe.track.steps[-1],
             evidence={"saturated": probe.track.values[-1], "expected": 0.1},
-            remedy="Use smaller initial weights (nn.init.xavier_uniform_), normalise the input of "
+            remedy="Use smaller initial weights (nn.init.xavier_uniform_), normalize the input of "
             "the activation, or use ReLU or GELU",
         )
 
@@ -107,7 +107,7 @@ def _saturated_recurrence(view: TrainingView) -> Iterator[Finding]:
                 series=track.label,
                 first_step=int(track.steps[int((track.size > 0.95).argmax())]),
                 evidence={"size": float(track.size[-1]), "expected": "below 0.7"},
-                remedy="Use smaller initial weights (nn.init.orthogonal_), or normalise the input",
+                remedy="Use smaller initial weights (nn.init.orthogonal_), or normalize the input",
             )
 
 
@@ -145,7 +145,7 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 ),
                 last_step=logit.track.steps[-1],
                 evidence={"logit": last, "at first": first, "expected": "below 30"},
-                remedy="Normalise queries and keys (QK norm), or lower the learning rate",
+                remedy="Normalize queries and keys (QK norm), or lower the learning rate",
             )
         elif entropy is not None and last > 15:
             since = lasting(entropy.track, lambda value: value < 0.1)
@@ -161,8 +161,8 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                     first_step=since,
                     last_step=entropy.track.steps[-1],
                     evidence={"entropy": entropy.track.values[-1], "logit": last},
-                    remedy="Scale the scores by 1/sqrt(head dimension), normalise queries and "
-                    "keys, or initialise their weights smaller",
+                    remedy="Scale the scores by 1/sqrt(head dimension), normalize queries and "
+                    "keys, or initialize their weights smaller",
                 )
 
 
@@ -243,7 +243,7 @@ def _one_winner(view: TrainingView, experts: str) -> tuple[int | None, float]:
         "vanishing-gradient",
         "no-gradient",
         "loss-diverges",
-        "inputs-not-normalised",
+        "inputs-not-normalized",
     ),
 )
 def dropout_drops_all(view: TrainingView) -> Iterator[Finding]:
@@ -286,7 +286,7 @@ def identical_units(view: TrainingView) -> Iterator[Finding]:
                 series=one.name,
                 first_step=0,
                 evidence={"different rows": 1, "expected": one.shape[0]},
-                remedy="Initialise with random values: nn.init.kaiming_uniform_(weight)",
+                remedy="Initialize with random values: nn.init.kaiming_uniform_(weight)",
             )
 
 
@@ -425,6 +425,6 @@ def growing_activations(view: TrainingView) -> Iterator[Finding]:
                 series=tracks[-1].label,
                 first_step=int(tracks[-1].steps[0]),
                 evidence={"first block": sizes[0], "last block": sizes[-1]},
-                remedy="Normalise before each block (pre-norm), or scale residual branches by "
-                "1/sqrt(2 × number of blocks) at initialisation",
+                remedy="Normalize before each block (pre-norm), or scale residual branches by "
+                "1/sqrt(2 × number of blocks) at initialization",
             )

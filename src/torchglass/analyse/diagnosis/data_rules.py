@@ -1,4 +1,4 @@
-"""Rules about the data: inputs that are not normalised, constant, repeated or of two sizes."""
+"""Rules about the data: inputs that are not normalized, constant, repeated or of two sizes."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def unusual_batch(view: TrainingView, step: int) -> str:
 
 
 @rule(
-    "inputs-not-normalised",
+    "inputs-not-normalized",
     family="set-up",
-    title="Inputs are not normalised",
+    title="Inputs are not normalized",
     explains=(*DAMAGE, "lr-too-high"),
 )
-def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
-    """The input has values far from 0 ± 1, and no normalisation comes first."""
+def inputs_not_normalized(view: TrainingView) -> Iterator[Finding]:
+    """The input has values far from 0 ± 1, and no normalization comes first."""
     first = next((track.path for track in view.outputs), "")
     if view.is_norm(first):
         return
@@ -58,8 +58,8 @@ def inputs_not_normalised(view: TrainingView) -> Iterator[Finding]:
         mean, std = median(track.column("mean")), median(track.column("std"))
         if std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10)):
             yield finding(
-                "inputs-not-normalised",
-                f"`{track.name}` is not normalised: mean {short(mean)}, standard deviation "
+                "inputs-not-normalized",
+                f"`{track.name}` is not normalized: mean {short(mean)}, standard deviation "
                 f"{short(std)} (expected: about 0 and 1)",
                 series=track.label,
                 first_step=int(track.steps[0]),

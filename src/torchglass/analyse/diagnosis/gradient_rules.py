@@ -200,7 +200,7 @@ def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
             first_step=int(at.steps[0]),
             last_step=int(at.steps[-1]),
             evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
-            remedy="Use ReLU or GELU, normalisation or residual connections, and an initialisation "
+            remedy="Use ReLU or GELU, normalization or residual connections, and an initialization "
             "that keeps the scale, such as nn.init.kaiming_normal_",
         )
         return
@@ -235,6 +235,6 @@ def exploding_gradient(view: TrainingView) -> Iterator[Finding]:
         series=layers[0].label,
         first_step=int(layers[0].steps[0]),
         evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
-        remedy="Use an initialisation that keeps the scale (nn.init.kaiming_normal_), add "
-        "normalisation, or clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        remedy="Use an initialization that keeps the scale (nn.init.kaiming_normal_), add "
+        "normalization, or clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
     )

@@ -289,7 +289,7 @@ class TrainingView:
         return module.kind if module is not None else ""
 
     def is_norm(self, path: str) -> bool:
-        """Whether a module normalises."""
+        """Whether a module normalizes."""
         return "Norm" in self.kind(path)
 
     @cached_property

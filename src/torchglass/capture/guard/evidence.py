@@ -230,7 +230,7 @@ class ResultKind(Enum):
     COMPUTED = "it computes them: it is to blame for NaN and Inf that no input had"
     MOVED = "they are values of its inputs, or bounded: it never produces NaN"
     GIVEN = "the caller passed them: an Inf is intended, as in a mask"
-    UNDEFINED = "they are uninitialised memory"
+    UNDEFINED = "they are uninitialized memory"
 
 
 def _words(text: str) -> frozenset[str]:

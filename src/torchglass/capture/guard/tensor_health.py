@@ -160,12 +160,12 @@ class KnownHealth:
         return "" if known is None else known.maker
 
     def leave_undefined(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor's memory is not initialised."""
+        """Note that a tensor's memory is not initialized."""
         storage = tensor.untyped_storage()
         self._undefined[id(storage)] = weakref.ref(storage)
 
     def is_undefined(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is in memory that was not initialised."""
+        """Whether a tensor is in memory that was not initialized."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

@@ -318,7 +318,7 @@ def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:
 
 
 NO_MEMORY = (RuntimeError, AttributeError, ValueError)
-"""What sparse, nested and uninitialised tensors raise."""
+"""What sparse, nested and uninitialized tensors raise."""
 
 
 def version_of(tensor: torch.Tensor) -> int:

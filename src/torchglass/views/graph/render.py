@@ -175,7 +175,7 @@ def _entry(sign: str, text: str) -> str:
 
 
 def _entries(style: GraphStyle, nodes: Iterable[Node]) -> Iterator[tuple[NodeColors, str, str]]:
-    """The colours, outline style and meaning of each kind of node that occurs."""
+    """The colors, outline style and meaning of each kind of node that occurs."""
     palette = style.palette
     ramped = style.color_by is not None
     plain = NodeColors(fill=palette.ground, line=palette.op.line)

@@ -1,4 +1,4 @@
-"""How the parts of a graph look: colours, texts and Graphviz attributes.
+"""How the parts of a graph look: colors, texts and Graphviz attributes.
 
 Outlines differ in lightness as well as in hue; shapes and text carry the same information.
 """
@@ -31,7 +31,7 @@ from torchglass.tables.text import (
 
 @dataclass(frozen=True, slots=True)
 class NodeColors:
-    """The colours of one kind of node."""
+    """The colors of one kind of node."""
 
     fill: str
     line: str
@@ -39,7 +39,7 @@ class NodeColors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """All colours of a picture."""
+    """All colors of a picture."""
 
     ground: str
     text: str
@@ -62,7 +62,7 @@ class Palette:
     """From low to high."""
 
 
-_COLOURS: Mapping[str, tuple[Any, Any]] = {
+_COLORS: Mapping[str, tuple[Any, Any]] = {
     "ground": ("#ffffff", "#14171c"),
     "text": ("#1b1f24", "#e8eaed"),
     "dim": ("#4d5661", "#aab3bf"),
@@ -78,38 +78,38 @@ _COLOURS: Mapping[str, tuple[Any, Any]] = {
     "repeat": ("#0a5f9c", "#3fa9ec"),
     "ramp": (("#f2f7fd", "#0b4f94"), ("#1b222c", "#8cc8ff")),
 }
-LIGHT = Palette(**{name: light for name, (light, _) in _COLOURS.items()})
-DARK = Palette(**{name: dark for name, (_, dark) in _COLOURS.items()})
+LIGHT = Palette(**{name: light for name, (light, _) in _COLORS.items()})
+DARK = Palette(**{name: dark for name, (_, dark) in _COLORS.items()})
 
 
 def mix(palette: Palette, share: float) -> str:
-    """The colour at a position of the ramp, 0 to 1."""
-    low, high = (_channels(colour) for colour in palette.ramp)
+    """The color at a position of the ramp, 0 to 1."""
+    low, high = (_channels(color) for color in palette.ramp)
     mixed = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def text_on(fill: str) -> str:
-    """The text colour that is readable on a fill."""
-    return max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, fill))
+    """The text color that is readable on a fill."""
+    return max(("#000000", "#ffffff"), key=lambda color: contrast(color, fill))
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours as WCAG defines it, 1 to 21."""
+    """The contrast ratio of two colors as WCAG defines it, 1 to 21."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: str) -> float:
+def _luminance(color: str) -> float:
     linear = [
         channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
-        for channel in (value / 255 for value in _channels(colour))
+        for channel in (value / 255 for value in _channels(color))
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def _channels(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def _channels(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
 ColorBy = Literal["time", "params", "memory", "flops"]
@@ -262,7 +262,7 @@ class GraphStyle:
         return words_only(_table(rows, "left"))
 
     def measure(self, cost: NodeCost) -> int:
-        """The value that the colour of a node shows."""
+        """The value that the color of a node shows."""
         return _MEASURES[self.color_by][0](cost) if self.color_by is not None else 0
 
     def amount(self, value: int) -> str:
@@ -276,8 +276,8 @@ class GraphStyle:
 
     def _title(self, box: Node, continued: bool) -> list[str]:
         title, below = box_title(box, continued=continued)
-        colour = self.palette.repeat if box.detail.repetition.times > 1 else self.palette.text
-        lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
+        color = self.palette.repeat if box.detail.repetition.times > 1 else self.palette.text
+        lines = [_sized(_bold(title), _TITLE_SIZE, color)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
 
     def _colors(self, node: Node) -> NodeColors:
@@ -374,8 +374,8 @@ def _bold(text: str) -> str:
     return f"<b>{_text(text)}</b>"
 
 
-def _sized(markup: str, size: int, colour: str) -> str:
-    return f'<font point-size="{size}" color="{colour}">{markup}</font>'
+def _sized(markup: str, size: int, color: str) -> str:
+    return f'<font point-size="{size}" color="{color}">{markup}</font>'
 
 
 def _table(rows: Iterable[str], align: str, attributes: str = "") -> str:

@@ -203,7 +203,7 @@ class ExplorerApp(ThemedApp[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Themes only: Textual's other commands have a key here, and are listed by its name."""
         yield SystemCommand(
-            "Change theme", "Light, dark, 16 colours and others", self.action_change_theme
+            "Change theme", "Light, dark, 16 colors and others", self.action_change_theme
         )
 
     def get_default_screen(self) -> Screen[None]:

@@ -186,8 +186,8 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
             "picture",
         ),
     ),
-    ("panel:colours", "Tensor viewer"): (
-        ("r", "view('turn_colours')", "Toggle RGB or single channels", "RGB"),
+    ("panel:colors", "Tensor viewer"): (
+        ("r", "view('turn_colors')", "Toggle RGB or single channels", "RGB"),
     ),
     ("panel:slices", "Tensor viewer"): (
         ("right_square_bracket", "view('browse', 1)", "Next slice", "next"),

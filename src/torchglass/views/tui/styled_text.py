@@ -96,7 +96,7 @@ class TextRow:
 
 
 Pixels = Sequence[tuple[str, str]]
-"""The colours of the upper and the lower half of each cell."""
+"""The colors of the upper and the lower half of each cell."""
 
 
 class LazyRows(Sequence[TextRow]):
@@ -241,7 +241,7 @@ def meter(share: float, width: int) -> Line:
 
 # fmt: off
 _PALETTE = {
-    # On dark, on light, and of the colours of a 16-colour terminal, so that none is rounded.
+    # On dark, on light, and of the colors of a 16-color terminal, so that none is rounded.
     "primary":     ("#7aa8ff", "#1c5fc4", "#0000ff"),
     "secondary":   ("#5f87d7", "#3b78d8", "#00ffff"),
     "accent":      ("#ffb454", "#a85b00", "#ffff00"),
@@ -282,7 +282,7 @@ _PALETTE = {
 
 
 def _theme(name: str, column: int) -> Theme:
-    own = {key: colours[column] for key, colours in _PALETTE.items() if "-" not in key}
+    own = {key: colors[column] for key, colors in _PALETTE.items() if "-" not in key}
     return Theme(name=name, dark=name != "glass-light", **cast(Any, own))
 
 
@@ -330,7 +330,7 @@ TEXT_STYLES: Mapping[str, str] = {
     "removed": "text-error bold strike",
     "changed": "text-warning bold",
 }
-"""A colour of the theme, its opacity, and how text is drawn in it."""
+"""A color of the theme, its opacity, and how text is drawn in it."""
 PANEL_STYLES: Mapping[str, str] = {
     **TEXT_STYLES,
     "name": "foreground",
@@ -338,7 +338,7 @@ PANEL_STYLES: Mapping[str, str] = {
     "device": "glass-device",
     "mark": "glass-gutter",
 }
-"""A panel has fewer colours side by side than the tree, and emphasizes less."""
+"""A panel has fewer colors side by side than the tree, and emphasizes less."""
 
 
 def rich_style(variables: Mapping[str, str], style: str, behind: str) -> Style:
@@ -351,11 +351,11 @@ def rich_style(variables: Mapping[str, str], style: str, behind: str) -> Style:
 
 
 @lru_cache(maxsize=1 << 10)
-def _rich_style(colour: str, behind: str, style: str) -> Style:
+def _rich_style(color: str, behind: str, style: str) -> Style:
     ground, words = Color.parse(behind), style.split()
     percent = next((int(word[:-1]) for word in words if word.endswith("%")), 100)
     return Style(
-        color=ground.blend(Color.parse(colour), percent / 100).rich_color,
+        color=ground.blend(Color.parse(color), percent / 100).rich_color,
         bgcolor=ground.rich_color,
         bold="bold" in words,
         italic="italic" in words,
@@ -364,20 +364,20 @@ def _rich_style(colour: str, behind: str, style: str) -> Style:
     )
 
 
-def column_colours(theme: Theme) -> Mapping[str, str]:
-    """The colours that the style sheet calls `$glass-…`."""
+def column_colors(theme: Theme) -> Mapping[str, str]:
+    """The colors that the style sheet calls `$glass-…`."""
     column = 2 if theme.name == SIXTEEN.name else 0 if theme.dark else 1
-    return {name: colours[column] for name, colours in _PALETTE.items() if "-" in name}
+    return {name: colors[column] for name, colors in _PALETTE.items() if "-" in name}
 
 
-def theme_for(environment: Mapping[str, str], colours: str | None = "truecolor") -> str:
+def theme_for(environment: Mapping[str, str], colors: str | None = "truecolor") -> str:
     """The theme to start with: the user's choice, else one that fits the terminal.
 
-    `colours` is rich's name of the colour system: "standard" has sixteen.
+    `colors` is rich's name of the color system: "standard" has sixteen.
     """
     if asked := environment.get("TEXTUAL_THEME"):
         return asked
-    if colours == "standard":
+    if colors == "standard":
         return SIXTEEN.name
     # Some terminals set "foreground;background" here; 7 and 15 are white.
     light = environment.get("COLORFGBG", "").rpartition(";")[2] in {"7", "15"}

@@ -1,4 +1,4 @@
-"""Draws the lines of the tree: names, widths, columns and colours."""
+"""Draws the lines of the tree: names, widths, columns and colors."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ from textual.widgets.option_list import Option
 from torchglass.tables.text import format_bytes, harmless
 from torchglass.views.tui.explorer_state import BELOW, FOUND, LOST, SHARED, TIED
 from torchglass.views.tui.keys import KeyEntry, Place, sections
-from torchglass.views.tui.styled_text import THEMES, column_colours, theme_for
+from torchglass.views.tui.styled_text import THEMES, column_colors, theme_for
 
 
 class ThemedApp(App[ReturnType]):
-    """An app in the colours of the explorer."""
+    """An app in the colors of the explorer."""
 
     CSS_PATH: ClassVar = Path(__file__).with_name("app.tcss")
     TITLE = "torchglass"
@@ -44,7 +44,7 @@ class ThemedApp(App[ReturnType]):
             self.theme = self.own_theme
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(column_colours(self.current_theme))
+        return dict(column_colors(self.current_theme))
 
 
 class ListDialog(ModalScreen["str | None"]):

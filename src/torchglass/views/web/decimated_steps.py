@@ -115,7 +115,7 @@ class StepColumns(Generic[T]):
         return self.columns[place - 1] if place else None
 
     def _packed(self, columns: Sequence[StepColumn[T]]) -> list[StepColumn[T]]:
-        """Neighbours merged until each column has the full number of steps."""
+        """Neighbors merged until each column has the full number of steps."""
         packed: list[StepColumn[T]] = []
         group: list[StepColumn[T]] = []
         for column in columns:

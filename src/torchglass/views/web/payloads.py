@@ -421,7 +421,7 @@ def layers_payload(layers: HeatMaps, statistic: Statistic, *, after: int = -1) -
 def _cell(value: float, is_nonfinite: bool) -> float | str | None:
     if is_nonfinite:
         return "NaN"
-    # Three digits: more than a colour shows, and a third of the bytes.
+    # Three digits: more than a color shows, and a third of the bytes.
     return None if math.isnan(value) else float(f"{value:.3g}") or 0
 
 

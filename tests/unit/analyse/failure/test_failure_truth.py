@@ -71,7 +71,7 @@ def _joining(dim: int) -> Callable[..., Any]:
     return lambda x, y: torch.cat([x, y], dim=dim)
 
 
-def _normalising(sizes: list[int]) -> Callable[..., Any]:
+def _normalizing(sizes: list[int]) -> Callable[..., Any]:
     return lambda x: functional.layer_norm(x, sizes)
 
 
@@ -93,7 +93,7 @@ CALLS = st.one_of(
     calls(st.integers(-1, 1).map(_joining), tensors(2, 3), tensors(2, 3)),
     calls(numbers(-1, 1, 2, 3, 6, most=3).map(_viewing), tensors(1, 3)),
     calls(numbers(-1, 1, 2, 3, most=3).map(_expanding), tensors(0, 2)),
-    calls(numbers(2, 3, most=2).map(_normalising), tensors(1, 3)),
+    calls(numbers(2, 3, most=2).map(_normalizing), tensors(1, 3)),
     calls(functional.binary_cross_entropy_with_logits, tensors(0, 2), tensors(0, 2)),
     calls(functional.cross_entropy, tensors(1, 3), indices(2, 3)),
     calls(functional.embedding, indices(2, 3), st.just(torch.ones(3, 2))),

@@ -37,4 +37,4 @@ def test_a_field_that_is_missing_or_unknown_is_refused() -> None:
     with pytest.raises(TypeError):
         make(path="")  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        make(id=ModuleId(0), path="", name="", class_name="", colour="red")  # type: ignore[call-arg]
+        make(id=ModuleId(0), path="", name="", class_name="", color="red")  # type: ignore[call-arg]

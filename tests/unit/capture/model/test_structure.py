@@ -200,9 +200,9 @@ def test_overridden_methods_and_properties_are_not_asked() -> None:
     assert _total(model).parameters == 7 + 6
 
 
-def test_a_module_that_was_never_initialised_is_one_row_with_the_error_in_it() -> None:
+def test_a_module_that_was_never_initialized_is_one_row_with_the_error_in_it() -> None:
     net = nn.Sequential(nn.Linear(1, 1))
-    net._modules["bad"] = models.Uninitialised()
+    net._modules["bad"] = models.Uninitialized()
 
     model = read_model(net)
 

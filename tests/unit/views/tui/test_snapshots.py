@@ -135,7 +135,7 @@ def test_a_small_terminal(looks_the_same: Callable[..., bool]) -> None:
     assert looks_the_same(Training().train(40).finish(), ["j", "j"], size=(40, 10))
 
 
-def test_sixteen_colours(looks_the_same: Callable[..., bool]) -> None:
+def test_sixteen_colors(looks_the_same: Callable[..., bool]) -> None:
     assert looks_the_same(run(), DOWN, theme="glass-16")
 
 

@@ -21,7 +21,7 @@ from torchglass.views.tui.styled_text import (
     TableCell,
     TextRow,
     bar,
-    column_colours,
+    column_colors,
     fit,
     fit_path,
     gather,
@@ -191,7 +191,7 @@ def test_the_theme_is_the_users_or_fits_the_terminal(
     assert theme_for(environment) == theme
 
 
-def test_every_theme_has_all_colours_of_the_columns() -> None:
-    names = set(column_colours(DARK))
+def test_every_theme_has_all_colors_of_the_columns() -> None:
+    names = set(column_colors(DARK))
 
-    assert all(set(column_colours(theme)) == names for theme in (LIGHT, *BUILTIN_THEMES.values()))
+    assert all(set(column_colors(theme)) == names for theme in (LIGHT, *BUILTIN_THEMES.values()))

@@ -91,7 +91,7 @@ def page_ranges(whole: range) -> list[range]:
 
 
 _OF_VIEWER = {"view", "slice"}
-_FROM_TOP = {"next_mode", "turn_colours", "turn"}
+_FROM_TOP = {"next_mode", "turn_colors", "turn"}
 _OF_TREE = {"choose", "unfold", "fold", "everything", "reload"}
 _MARKS = {True: "▾ ", False: "▸ "}
 _MOST_NAME = 32
@@ -106,7 +106,7 @@ class AttributesPanel(Panel):
     has_cursor = True
     BINDINGS: ClassVar = bindings(
         "panel:attributes",
-        *("panel:tensor", "panel:picture", "panel:colours", "panel:slices"),
+        *("panel:tensor", "panel:picture", "panel:colors", "panel:slices"),
         "panel:text",
     )
 
@@ -303,7 +303,7 @@ class AttributesPanel(Panel):
         if inner is not None:
             self.subtitle = harmless(join_path(self.module.path, self._inner_place))
             height = self.scrollable_content_region.height
-            self.put(*inner.rows(self.room, height, shades=self.has_few_colours))
+            self.put(*inner.rows(self.room, height, shades=self.has_few_colors))
             return
         self.subtitle = harmless(self.module.path)
         self._visible_nodes = list(self._root.visible()) if self._root else []

@@ -68,10 +68,10 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> C
         return None
     above = next(at for at, line in enumerate(code.text.split("\n")) if _CLASS.match(line))
     own = code.line - above
-    lines = coloured("".join(linecache.getlines(of.file)) if whole else code.text)
+    lines = colored("".join(linecache.getlines(of.file)) if whole else code.text)
     forward = code.forward_line if (source.forward_file or source.file) == of.file else None
     # A whole file may also have the `forward` of another class.
-    holds = forward is not None and 0 <= forward - own < len(coloured(code.text))
+    holds = forward is not None and 0 <= forward - own < len(colored(code.text))
     return CodeListing(
         class_name=of.class_name,
         file=of.file,
@@ -92,7 +92,7 @@ def forward_holder(model: Model, class_name: str) -> Ancestor | None:
 
 
 @lru_cache(maxsize=64)
-def coloured(text: str) -> tuple[Line, ...]:
+def colored(text: str) -> tuple[Line, ...]:
     """Python code as lines of styled pieces."""
     lines: list[list[Piece]] = [[]]
     # Nothing is stripped, so that lines keep their numbers.

@@ -38,7 +38,7 @@ from torchglass.records.model import Module
 from torchglass.tables.text import harmless, plural
 from torchglass.views.tui.explorer_state import SEVERITY_MARKS, ExplorerState
 from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.panels.panel import CURSOR_COLOURS, Panel
+from torchglass.views.tui.panels.panel import CURSOR_COLORS, Panel
 from torchglass.views.tui.styled_text import Piece, TextRow, fit, fit_path, fit_pieces, text, wrap
 
 _SEVERITIES = ("error", "warning", "info")
@@ -52,10 +52,10 @@ _TALLEST = 3
 """Lines of a module where there is room."""
 _LEGEND = 16
 _DECADES = 12
-"""The smallest value that has a colour of its own is this many decades below the largest."""
+"""The smallest value that has a color of its own is this many decades below the largest."""
 _LOG_LOSS = 1e3
 """A loss whose largest value is this many times its smallest is drawn on a log scale."""
-_LOSS_COLOURS = {True: (0x3F6BB0, 0xA9C7FF), False: (0x8DB4F0, 0x1C5FC4)}
+_LOSS_COLORS = {True: (0x3F6BB0, 0xA9C7FF), False: (0x8DB4F0, 0x1C5FC4)}
 _OF_STATISTIC: dict[Statistic, tuple[str, ...]] = {
     "gradient": ("weight.grad", "bias.grad", ".grad"),
     "activation": ("output",),
@@ -402,7 +402,7 @@ class OverviewPanel(Panel):
         picture = _picture(drawn)
         at = self._at - len(self._events)
         if at >= 0:
-            picture[at, self._cursor_cell] = CURSOR_COLOURS[self.app.current_theme.dark]
+            picture[at, self._cursor_cell] = CURSOR_COLORS[self.app.current_theme.dark]
         picture = picture.repeat(self._tall, axis=0)
         rows = []
         for line, pixels in enumerate(half_blocks(picture)):
@@ -437,7 +437,7 @@ class OverviewPanel(Panel):
         )
 
     def _legend(self, heat_map: HeatMap) -> TextRow:
-        """The colour scale."""
+        """The color scale."""
         low, high = _ends(heat_map)
         shades = np.linspace(0.0, 1.0, _LEGEND)[None, :].repeat(2, axis=0)
         log = " (log)" if heat_map.is_logarithmic else ""
@@ -518,7 +518,7 @@ def _loss_picture(
     # Odd, so that the highest and the lowest value have a pixel of their own.
     middle = (lines[0] + lines[1]) / 2
     picture, bottom, top = draw_bands(
-        [lines[0], middle, lines[1]], _LOSS_COLOURS[is_dark], max(height - 1, 1)
+        [lines[0], middle, lines[1]], _LOSS_COLORS[is_dark], max(height - 1, 1)
     )
     picture = np.vstack([picture, np.full((height - len(picture), axis.width), NOTHING, np.int32)])
     bad = np.array([bool(loss.nonfinite[cell].any()) for cell in cells])
@@ -528,7 +528,7 @@ def _loss_picture(
 
 
 def _ends(heat_map: HeatMap) -> tuple[float, float]:
-    """The values of the darkest and the brightest colour."""
+    """The values of the darkest and the brightest color."""
     if not heat_map.is_logarithmic:
         return 0.0, 1.0
     low, high = finite_range([heat_map.values[heat_map.values > 0]])
@@ -536,10 +536,10 @@ def _ends(heat_map: HeatMap) -> tuple[float, float]:
 
 
 def _picture(drawn: _DrawnMap) -> Picture:
-    """A colour for each group of modules and cell."""
+    """A color for each group of modules and cell."""
     low, high = _ends(drawn.source)
     absent = np.isnan(drawn.values)
-    # Zeros have the colour of the smallest value.
+    # Zeros have the color of the smallest value.
     values = np.maximum(np.where(absent, low, drawn.values), low)
     if drawn.source.is_logarithmic and high > 0:
         values, low, high = np.log10(values), math.log10(low), math.log10(high)

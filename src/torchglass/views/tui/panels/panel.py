@@ -43,11 +43,11 @@ _PATIENCE_SECONDS = 0.25
 _METER = 12
 _PAN = 8
 _SHADES = "░▒▓█"
-_LOST, _LOST_COLOUR = "×", "#ff00ff"
-"""NaN and Inf in a picture of shades, and in one of colours."""
-CURSOR_COLOURS = {True: 0xFEFEFE, False: 0x010101}
-"""A cursor in a picture, on dark and on light; no value has these colours."""
-_CURSOR, _CURSORS = "◆", {f"#{colour:06x}" for colour in CURSOR_COLOURS.values()}
+_LOST, _LOST_COLOR = "×", "#ff00ff"
+"""NaN and Inf in a picture of shades, and in one of colors."""
+CURSOR_COLORS = {True: 0xFEFEFE, False: 0x010101}
+"""A cursor in a picture, on dark and on light; no value has these colors."""
+_CURSOR, _CURSORS = "◆", {f"#{color:06x}" for color in CURSOR_COLORS.values()}
 
 
 @dataclass(slots=True, eq=False)
@@ -325,7 +325,7 @@ class Panel(ScrollView, can_focus=True):
         mark = "▌" if tone == "cursor" and self.has_focus else " "
         behind = self._style(tone, "plain")
         pieces = [Segment(text, self._style(tone, style)) for text, style in row.pieces if text]
-        draw = self._shade if self.has_few_colours else _half_block
+        draw = self._shade if self.has_few_colors else _half_block
         pieces += [draw(*pair, behind) for pixels in row.pictures for pair in pixels]
         width = self.size.width
         strip = Strip(pieces).crop(left, left + width - 1)
@@ -341,18 +341,18 @@ class Panel(ScrollView, can_focus=True):
         return rich_style(self.app.theme_variables, self.styles_of_text[style], behind)
 
     @property
-    def has_few_colours(self) -> bool:
-        """Whether the terminal has too few colours for pictures; they are drawn in shades."""
+    def has_few_colors(self) -> bool:
+        """Whether the terminal has too few colors for pictures; they are drawn in shades."""
         app = self.app
-        # Without a terminal there is no limit to the colours.
+        # Without a terminal there is no limit to the colors.
         sixteen = not app.is_headless and app.console.color_system == "standard"
         return sixteen or app.no_color or app.theme == SIXTEEN.name
 
     def _shade(self, upper: str, lower: str, behind: Style) -> Segment:
         """Two pixels as one character, denser for brighter ones."""
         shade = _shade(upper, lower, self.app.current_theme.dark)
-        colour = Style(color=_LOST_COLOUR, bold=True) if shade == _LOST else Style()
-        return Segment(shade, behind + colour)
+        color = Style(color=_LOST_COLOR, bold=True) if shade == _LOST else Style()
+        return Segment(shade, behind + color)
 
     # Moving
 
@@ -425,8 +425,8 @@ def _width(row: TextRow) -> int:
 @lru_cache(maxsize=1 << 13)
 def _half_block(upper: str, lower: str, behind: Style) -> Segment:
     """A cell of two pixels; one or both may be missing."""
-    if upper == lower == _LOST_COLOUR:
-        return Segment(_LOST, behind + Style(color="#ffffff", bgcolor=_LOST_COLOUR, bold=True))
+    if upper == lower == _LOST_COLOR:
+        return Segment(_LOST, behind + Style(color="#ffffff", bgcolor=_LOST_COLOR, bold=True))
     if not upper:
         return Segment("▄" if lower else " ", behind + Style(color=lower or None))
     return Segment("▀", behind + Style(color=upper, bgcolor=lower or None))
@@ -440,14 +440,14 @@ def _shade(upper: str, lower: str, bright_ink: bool) -> str:
         return " "
     if not _CURSORS.isdisjoint(pixels):
         return _CURSOR
-    if _LOST_COLOUR in pixels:
+    if _LOST_COLOR in pixels:
         return _LOST
     light = sum(map(_light, pixels)) / len(pixels)
     ink = light if bright_ink else 1 - light
     return _SHADES[min(int(ink * len(_SHADES)), len(_SHADES) - 1)]
 
 
-def _light(colour: str) -> float:
-    """The brightness of a colour, from 0 to 1."""
-    red, green, blue = Color.parse(colour).rgb
+def _light(color: str) -> float:
+    """The brightness of a color, from 0 to 1."""
+    red, green, blue = Color.parse(color).rgb
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255

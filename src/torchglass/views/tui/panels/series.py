@@ -36,7 +36,7 @@ _BESIDE = 2
 """The lines above and below a chart: its title and its steps."""
 _MOMENTS = ", range, mean ± standard deviation"
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
+_COLORS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
 """Outer band, inner band and line, on dark and on light."""
 
 
@@ -141,9 +141,9 @@ class SeriesPanel(Panel):
             return
         yield TextRow(list(_title(points)))
         lines = self._lines(points)
-        colours = _COLOURS[self.app.current_theme.dark][-(len(lines) + 1) // 2 :]
+        colors = _COLORS[self.app.current_theme.dark][-(len(lines) + 1) // 2 :]
         # Odd, so that a range that is symmetric around zero has a middle line.
-        picture, low, high = draw_bands(lines, colours, 2 * height - 1)
+        picture, low, high = draw_bands(lines, colors, 2 * height - 1)
         cells = half_blocks(picture)
         labels = [f"{high:.3g}", *[""] * (len(cells) - 2), f"{low:.3g}"]
         for label, pixels in zip(labels, cells, strict=True):

@@ -54,11 +54,11 @@ _REST = "..."
 class TensorSlice:
     """A slice of a tensor and how to view it: up to two dimensions are rows and columns."""
 
-    def __init__(self, shape: Sequence[int], *, coloured: bool = False) -> None:
-        """`coloured`: show three channels as RGB where that is possible."""
+    def __init__(self, shape: Sequence[int], *, colored: bool = False) -> None:
+        """`colored`: show three channels as RGB where that is possible."""
         self.shape = tuple(shape)
         self.mode: Mode = "numbers"
-        self.coloured = coloured
+        self.colored = colored
         self.channels = channels_of(self.shape)
         """The dimension of red, green and blue."""
         self.tiles = 1
@@ -82,26 +82,26 @@ class TensorSlice:
             self.mode = "numbers"
 
     @property
-    def has_colours(self) -> bool:
+    def has_colors(self) -> bool:
         """Whether pictures show three channels as RGB."""
-        return self.coloured and self.channels is not None
+        return self.colored and self.channels is not None
 
     @property
-    def is_coloured(self) -> bool:
+    def is_colored(self) -> bool:
         """Whether three channels are shown as RGB now."""
-        return self.has_colours and self.mode != "numbers"
+        return self.has_colors and self.mode != "numbers"
 
     @property
     def seen(self) -> tuple[int, ...]:
-        if not self.is_coloured:
+        if not self.is_colored:
             return self.shown
         last = range(len(self.shape))[-3:]
         return tuple(one for one in last if one != self.channels)
 
     @property
     def browsable(self) -> tuple[int, ...]:
-        """The dimensions that are not rows, columns or colours."""
-        taken = (*self.seen, self.channels if self.is_coloured else None)
+        """The dimensions that are not rows, columns or colors."""
+        taken = (*self.seen, self.channels if self.is_colored else None)
         return tuple(one for one in range(len(self.shape)) if one not in taken)
 
     @property
@@ -143,9 +143,9 @@ class TensorSlice:
 
     def words(self) -> list[tuple[str, bool]]:
         """The part of each dimension, and whether it is the browsed one."""
-        # The colours, and the slices that are side by side in a sheet, are shown as a whole.
+        # The colors, and the slices that are side by side in a sheet, are shown as a whole.
         whole = (
-            self.channels if self.is_coloured else None,
+            self.channels if self.is_colored else None,
             self.moving if self.mode == "sheet" else None,
         )
         return [
@@ -174,7 +174,7 @@ class TensorSlice:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        if len(self.shape) < 2 or (len(self.shown) < 2 and not self.has_colours):
+        if len(self.shape) < 2 or (len(self.shown) < 2 and not self.has_colors):
             return ("numbers",)
         return ("numbers", "picture", "sheet") if self.browsable else ("numbers", "picture")
 
@@ -183,10 +183,10 @@ class TensorSlice:
         at = modes.index(self.mode) + 1 if self.mode in modes else 0
         self.mode = modes[at % len(modes)]
 
-    def turn_colours(self) -> None:
+    def turn_colors(self) -> None:
         if self.channels is None:
             return
-        self.coloured = not self.coloured or self.mode == "numbers"
+        self.colored = not self.colored or self.mode == "numbers"
         if self.mode == "numbers" or self.mode not in self.modes:
             self.mode = "picture"
 
@@ -207,7 +207,7 @@ class TensorSlice:
         if len(pairs) > 1 or (pairs and self.shown not in pairs):
             at = pairs.index(self.shown) + 1 if self.shown in pairs else 0
             self.shown = pairs[at % len(pairs)]
-            self.coloured = False
+            self.colored = False
             self._chosen = -1
             self.column = 0
 
@@ -293,7 +293,7 @@ class TensorPicture:
     def __init__(
         self, fetch: Fetch, view: TensorSlice, dtype: str, *, shades: bool = False
     ) -> None:
-        """`shades` is for terminals with few colours."""
+        """`shades` is for terminals with few colors."""
         self._fetch = fetch
         self._look = view
         self._dtype = dtype
@@ -330,15 +330,15 @@ class TensorPicture:
     def _channels(self, index: Index, height: int, width: int) -> list[Matrix]:
         """The pixels of a slice: one matrix, or three for RGB."""
         channels = self._look.channels
-        if channels is None or not self._look.is_coloured:
+        if channels is None or not self._look.is_colored:
             return [self._fetch(index, height, width)]
         before, after = index[:channels], index[channels + 1 :]
         return [self._fetch((*before, one, *after), height, width) for one in range(RGB)]
 
     def _scale(self, pictures: Sequence[Sequence[Matrix]]) -> Scale:
-        """The values at both ends of the colours, the same in all pictures."""
+        """The values at both ends of the colors, the same in all pictures."""
         matrices = [matrix for picture in pictures for matrix in picture]
-        if not self._look.is_coloured:
+        if not self._look.is_colored:
             return scale_of(matrices)
         if self._dtype == _BYTE:
             return Scale(low=0.0, high=255.0)
@@ -347,17 +347,17 @@ class TensorPicture:
         return Scale(low=0.0, high=1.0) if usual else Scale(low=low, high=high)
 
     def _paint(self, channels: Sequence[Matrix], scale: Scale) -> Picture:
-        if self._look.is_coloured:
+        if self._look.is_colored:
             return blend(channels, scale)
         (matrix,) = channels
         if not self._shades:
             return paint(matrix, scale)
-        # In grey, both ends of a diverging colour scale look alike; a rising scale does not.
+        # In gray, both ends of a diverging color scale look alike; a rising scale does not.
         return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
 
     def _legend(self, scale: Scale) -> TextRow:
         ends = f"{scale.low:.3g} … {scale.high:.3g}"
-        if self._look.is_coloured:
+        if self._look.is_colored:
             means = "brightness" if self._shades else "red, green and blue"
             return TextRow([(f"{ends} as {means}", "muted")])
         ramp = np.linspace(scale.low, scale.high, _RAMP)[None].repeat(2, 0)
@@ -457,7 +457,7 @@ class TensorViewer:
         self.facts: TensorFacts = live.facts(attribute.id)
         shape = self.facts.spec.shape or ()
         # A parameter with three channels is rarely an RGB picture.
-        fresh = TensorSlice(shape, coloured=attribute.role != "parameter")
+        fresh = TensorSlice(shape, colored=attribute.role != "parameter")
         self.view = fresh if view is None or view.shape != fresh.shape else view
         self.measured: ViewedStats | None = None
         self._block: tuple[Any, npt.NDArray[Any]] | None = None
@@ -469,7 +469,7 @@ class TensorViewer:
         view = self.view
         return (
             *(("panel:picture",) if len(view.modes) > 1 else ()),
-            *(("panel:colours",) if view.channels is not None else ()),
+            *(("panel:colors",) if view.channels is not None else ()),
             *(("panel:slices",) if view.browsable else ()),
             "panel:tensor",
         )
@@ -559,7 +559,7 @@ class TensorViewer:
         return [TextRow(), *bars, TextRow([(axis, "muted")])]
 
     def _place(self) -> TextRow:
-        """The slice, with the browsed dimension in colour."""
+        """The slice, with the browsed dimension in color."""
         pieces: list[tuple[str, str]] = [("[", "muted")]
         for at, (words, moves) in enumerate(self.view.words()):
             pieces += [(", " if at else "", "muted"), (words, "key" if moves else "number")]

@@ -124,5 +124,5 @@ def seen(
 
 
 def text_of(rows: Iterable[object]) -> str:
-    """Rows without their colours."""
+    """Rows without their colors."""
     return "\n".join("".join(words for words, _ in row.pieces).rstrip() for row in rows)  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from tests.unit.views.tui.panels.panel_app import (
 )
 from torchglass.records.trace import OpId
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.panels.code import CodePanel, coloured
+from torchglass.views.tui.panels.code import CodePanel, colored
 from torchglass.views.tui.panels.panel import Panel
 
 
@@ -147,16 +147,16 @@ def test_brackets_in_code_are_no_markup(state: ExplorerState) -> None:
     assert "# [b]not markup[/b]" in seen(CodePanel(state), press=["t"])
 
 
-def test_colours_lose_nothing_of_the_text() -> None:
+def test_colors_lose_nothing_of_the_text() -> None:
     code = 'class A:\n\tx = "a\nb" # \x07\n\n\ndef f(:\n'
 
-    lines = ["".join(words for words, _ in line) for line in coloured(code)]
+    lines = ["".join(words for words, _ in line) for line in colored(code)]
 
     assert lines == ["class A:", '    x = "a', 'b" # \\x07', "", "", "def f(:"]
 
 
 def test_keywords_names_and_texts_have_their_styles() -> None:
-    (line,) = coloured("def f(self): return 'a' + 1  # why")
+    (line,) = colored("def f(self): return 'a' + 1  # why")
 
     styles = dict(line)
     assert styles["def"] == "keyword"

@@ -266,13 +266,13 @@ def test_every_panel_is_drawn_in_any_theme(panel: type[Panel], everything: Explo
     assert len(set(pages)) == 1
 
 
-def test_nothing_is_lost_without_colours(
+def test_nothing_is_lost_without_colors(
     monkeypatch: pytest.MonkeyPatch, everything: ExplorerState
 ) -> None:
-    coloured = seen(PANELS[0](everything), "blocks.0.fc")
+    colored = seen(PANELS[0](everything), "blocks.0.fc")
     monkeypatch.setenv("NO_COLOR", "1")
 
-    assert seen(PANELS[0](everything), "blocks.0.fc") == coloured
+    assert seen(PANELS[0](everything), "blocks.0.fc") == colored
 
 
 def test_every_panel_has_a_key_a_title_and_a_way_to_get_what_it_shows() -> None:

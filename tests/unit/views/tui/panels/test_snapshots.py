@@ -33,7 +33,7 @@ OPENED = {
     "numbers": ["enter"],
     "picture": ["enter"] * 2,
     "sheet": ["enter"] * 3,
-    "colours": ["j", "enter", "enter"],
+    "colors": ["j", "enter", "enter"],
     "slice": ["enter", "s", "end", "backspace", "comma", "9", "enter"],
     "text": ["end", "enter", "pagedown"],
 }
@@ -107,8 +107,8 @@ def living() -> ExplorerSource:
     grid = torch.linspace(-2, 2, 24)
     waves = torch.stack([torch.sin(rate * grid)[:, None] * grid for rate in range(1, 7)])
     ramp = torch.linspace(0, 1, 24).expand(24, 24)
-    colours = torch.stack([ramp, ramp.t(), 1 - ramp])
-    live = LiveObject(net, {"0": {"output": waves, "picture": colours}})
+    colors = torch.stack([ramp, ramp.t(), 1 - ramp])
+    live = LiveObject(net, {"0": {"output": waves, "picture": colors}})
     return ExplorerSource(reader=samples.store(read_model(net)), live=live)
 
 
@@ -153,8 +153,8 @@ def test_the_attributes(
     assert looks_the_same(living(), AttributesPanel, "0", *OPENED[opened], theme=theme, size=size)
 
 
-@pytest.mark.parametrize("opened", ["picture", "colours"])
-def test_pictures_in_sixteen_colours(looks_the_same: Callable[..., bool], opened: str) -> None:
+@pytest.mark.parametrize("opened", ["picture", "colors"])
+def test_pictures_in_sixteen_colors(looks_the_same: Callable[..., bool], opened: str) -> None:
     assert looks_the_same(living(), AttributesPanel, "0", *OPENED[opened], theme="glass-16")
 
 

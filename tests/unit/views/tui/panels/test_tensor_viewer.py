@@ -224,14 +224,14 @@ def test_a_look_is_not_kept_for_a_tensor_of_another_shape(net: Net) -> None:
     assert "[:, :]" in text_of(panel.rows)
 
 
-def test_three_channels_are_seen_in_their_colours(net: Net) -> None:
+def test_three_channels_are_seen_in_their_colors(net: Net) -> None:
     recorded = {"layer": {"output": torch.rand(3, 16, 16)}}
 
-    coloured = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
+    colored = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
     channel = seen(panel_of(net, recorded), "layer", ["enter", "enter", "r"])
 
-    assert "[:, :, :]" in coloured
-    assert "0 … 1 as red, green and blue" in coloured
+    assert "[:, :, :]" in colored
+    assert "0 … 1 as red, green and blue" in colored
     assert "[0, :, :]  1 of 3" in channel
 
 
@@ -251,20 +251,20 @@ def test_only_keys_that_act_on_the_tensor_are_offered(net: Net) -> None:
         places.append([place.removeprefix("panel:") for place in panel.places])
 
     assert places == [
-        ["panel", "picture", "colours", "slices", "tensor"],
+        ["panel", "picture", "colors", "slices", "tensor"],
         ["panel", "tensor"],
         ["panel"],
     ]
 
 
-@pytest.mark.parametrize("without", ["colour", "many colours"])
-def test_a_picture_is_drawn_in_shades_where_there_are_few_colours(
+@pytest.mark.parametrize("without", ["color", "many colors"])
+def test_a_picture_is_drawn_in_shades_where_there_are_few_colors(
     net: Net, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = {"layer": {"output": torch.tensor([[-1.0, 0.0], [float("nan"), 1.0]] * 2)}}
-    if without == "colour":
+    if without == "color":
         monkeypatch.setenv("NO_COLOR", "1")
-    theme = "glass-16" if without == "many colours" else "glass-dark"
+    theme = "glass-16" if without == "many colors" else "glass-dark"
 
     shown = seen(panel_of(net, recorded), "layer", ["enter", "enter"], theme=theme)
 
@@ -434,22 +434,22 @@ def test_red_green_and_blue_come_before_the_picture_or_after_it(
     assert channels_of(shape) == channels
 
 
-def test_colours_are_seen_together_or_one_by_one() -> None:
-    look = TensorSlice((2, 16, 24, 3), coloured=True)
+def test_colors_are_seen_together_or_one_by_one() -> None:
+    look = TensorSlice((2, 16, 24, 3), colored=True)
     look.next_mode()
 
-    assert (look.is_coloured, look.text, look.seen) == (True, "[0, :, :, :]", (1, 2))
+    assert (look.is_colored, look.text, look.seen) == (True, "[0, :, :, :]", (1, 2))
     assert look.modes == ("numbers", "picture", "sheet")
-    look.turn_colours()
-    assert (look.is_coloured, look.text) == (False, "[0, 0, :, :]")
+    look.turn_colors()
+    assert (look.is_colored, look.text) == (False, "[0, 0, :, :]")
 
 
-def test_colours_of_numbers_are_a_picture() -> None:
+def test_colors_of_numbers_are_a_picture() -> None:
     look = TensorSlice((3, 16, 24))
 
-    look.turn_colours()
+    look.turn_colors()
 
-    assert (look.mode, look.is_coloured, look.moving) == ("picture", True, None)
+    assert (look.mode, look.is_colored, look.moving) == ("picture", True, None)
     assert look.modes == ("numbers", "picture")
 
 
@@ -458,18 +458,18 @@ def test_channels_side_by_side_become_one_picture() -> None:
     look.next_mode()
     look.next_mode()
 
-    look.turn_colours()
+    look.turn_colors()
 
-    assert (look.mode, look.is_coloured) == ("picture", True)
+    assert (look.mode, look.is_colored) == ("picture", True)
 
 
-def test_what_has_no_three_channels_is_not_coloured() -> None:
-    look = TensorSlice((4, 16, 24), coloured=True)
+def test_what_has_no_three_channels_is_not_colored() -> None:
+    look = TensorSlice((4, 16, 24), colored=True)
 
-    look.turn_colours()
+    look.turn_colors()
     look.next_mode()
 
-    assert not look.is_coloured
+    assert not look.is_colored
 
 
 def test_the_example_prints_what_it_says() -> None:
@@ -482,7 +482,7 @@ WHITE, BLACK, RED, MAGENTA = "#ffffff", "#000000", "#ff0000", "#ff00ff"
 def painter(
     numbers: npt.NDArray[np.float32], *, dtype: str = "float32", shades: bool = False
 ) -> TensorPicture:
-    look = TensorSlice(numbers.shape, coloured=True)
+    look = TensorSlice(numbers.shape, colored=True)
     look.next_mode()
 
     def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
@@ -493,7 +493,7 @@ def painter(
     return TensorPicture(fetch, look, dtype, shades=shades)
 
 
-def colours(rows: list[TextRow]) -> list[str]:
+def colors(rows: list[TextRow]) -> list[str]:
     """The pixels of the first line of cells, the upper ones first."""
     (cells,) = rows[0].pictures
     return [pixel for pixel, _ in cells] + [pixel for _, pixel in cells]
@@ -507,42 +507,42 @@ def test_three_channels_are_red_green_and_blue(last: bool) -> None:
 
     rows = painter(np.moveaxis(numbers, 0, -1) if last else numbers).picture(4, 2)
 
-    assert colours(rows) == [WHITE, BLACK, BLACK, BLACK, RED, BLACK, BLACK, BLACK]
+    assert colors(rows) == [WHITE, BLACK, BLACK, BLACK, RED, BLACK, BLACK, BLACK]
     assert text_of(rows[-1:]) == "0 … 1 as red, green and blue"
 
 
-def test_bytes_are_colours_as_they_are() -> None:
+def test_bytes_are_colors_as_they_are() -> None:
     rows = painter(np.full((3, 4, 4), 51, np.float32), dtype="uint8").picture(4, 2)
 
-    assert set(colours(rows)) == {"#333333"}
+    assert set(colors(rows)) == {"#333333"}
 
 
-def test_other_numbers_are_stretched_to_all_colours() -> None:
+def test_other_numbers_are_stretched_to_all_colors() -> None:
     numbers = np.full((3, 4, 4), -2, np.float32)
     numbers[:, 0, 0] = 3
 
     rows = painter(numbers).picture(4, 2)
 
-    assert colours(rows)[:2] == [WHITE, BLACK]
+    assert colors(rows)[:2] == [WHITE, BLACK]
     assert text_of(rows[-1:]).startswith("-2 … 3 as")
 
 
-def test_what_is_no_number_stands_out_among_colours() -> None:
+def test_what_is_no_number_stands_out_among_colors() -> None:
     numbers = np.zeros((3, 4, 4), np.float32)
     numbers[1, 0, 2] = np.nan
 
-    assert colours(painter(numbers).picture(4, 2))[2] == MAGENTA
+    assert colors(painter(numbers).picture(4, 2))[2] == MAGENTA
 
 
 def test_the_ends_around_a_zero_are_told_apart_in_shades() -> None:
     numbers = np.array([[-1.0, 0.0, 1.0]] * 2, np.float32)
 
-    coloured = colours(painter(numbers).picture(3, 1))
-    shaded = colours(painter(numbers, shades=True).picture(3, 1))
+    colored = colors(painter(numbers).picture(3, 1))
+    shaded = colors(painter(numbers, shades=True).picture(3, 1))
 
     brightness = [sum(bytes.fromhex(one[1:])) for one in shaded[:3]]
     assert brightness == sorted(brightness)
-    assert coloured != shaded
+    assert colored != shaded
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_picture_keeps_its_shape_as_far_as_it_can_be_seen(
     assert (len(rows[0].pictures[0]), len(rows)) == cells
 
 
-def test_many_coloured_pictures_lie_side_by_side() -> None:
+def test_many_colored_pictures_lie_side_by_side() -> None:
     numbers = np.random.default_rng(0).random((4, 3, 4, 4), np.float32)
     paints = painter(numbers)
     paints._look.next_mode()

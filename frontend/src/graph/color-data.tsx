@@ -1,4 +1,4 @@
-/** Components without output that load data for as long as boxes are coloured by it. */
+/** Components without output that load data for as long as boxes are colored by it. */
 
 import { useEffect } from "preact/hooks";
 import type { RunStore } from "../data/store";

@@ -1,4 +1,4 @@
-/** What the colours of boxes tell. */
+/** What the colors of boxes tell. */
 
 import { computed, signal } from "@preact/signals";
 import { formatBytes, formatCount, formatNumber } from "../data/formats";
@@ -12,7 +12,7 @@ import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow }
 import { scene, sides } from "./state";
 import { classOf } from "./words";
 
-export const COLOURINGS = [
+export const COLORINGS = [
   "class",
   "time",
   "memory",
@@ -25,13 +25,13 @@ export const COLOURINGS = [
   "outputs",
   "difference",
 ] as const;
-export type Colouring = (typeof COLOURINGS)[number];
+export type Coloring = (typeof COLORINGS)[number];
 
-export const colouring = signal<Colouring>("class");
+export const coloring = signal<Coloring>("class");
 
 export interface Paint {
   readonly fill: string;
-  /** What the colour stands for, in words. */
+  /** What the color stands for, in words. */
   readonly says: string;
 }
 
@@ -70,7 +70,7 @@ interface Scale {
   readonly logarithmic?: boolean;
 }
 
-const SCALES: Partial<Record<Colouring, Scale>> = {
+const SCALES: Partial<Record<Coloring, Scale>> = {
   time: { quantity: measured((row) => row.total_forward_ns), format: formatTime },
   memory: { quantity: measured((row) => row.total_activation_bytes ?? row.total_peak_bytes), format: formatBytes },
   flops: { quantity: measured((row) => row.total_forward_flops), format: formatCount },
@@ -91,15 +91,15 @@ const SCALES: Partial<Record<Colouring, Scale>> = {
   },
 };
 
-/** The colourings for which there is something to show. */
-export const offered = computed<readonly Colouring[]>(() => {
+/** The colorings for which there is something to show. */
+export const offered = computed<readonly Coloring[]>(() => {
   const store = shown.value;
   const rows = [...(store?.measures.value.values() ?? [])];
   const all = store?.series.value ?? [];
   const hasGradients = all.some((one) => one.name.endsWith(".grad"));
   const isMarked = referenceStep.value !== null;
   const has = (what: Sized) => all.some((one) => isOf(what, one, store!.model.value));
-  const isOffered: Partial<Record<Colouring, boolean>> = {
+  const isOffered: Partial<Record<Coloring, boolean>> = {
     class: true,
     parameters: true,
     time: rows.some((row) => row.total_forward_ns !== undefined),
@@ -112,7 +112,7 @@ export const offered = computed<readonly Colouring[]>(() => {
     outputs: isMarked && has("outputs"),
     difference: !!compared.value,
   };
-  return COLOURINGS.filter((one) => isOffered[one]);
+  return COLORINGS.filter((one) => isOffered[one]);
 });
 
 export function pathsOf(item: Item): string[] {
@@ -129,7 +129,7 @@ function sumOf(item: Item, quantity: Quantity): number | undefined {
 
 /** The smallest and largest values among the closed boxes on the screen. */
 const extremes = computed<{ low: number; high: number; format: Scale["format"] } | null>(() => {
-  const scale = SCALES[colouring.value];
+  const scale = SCALES[coloring.value];
   if (!scale) return null;
   const closed = scene.value.boxes.filter((box) => !box.open);
   const values = closed
@@ -140,18 +140,18 @@ const extremes = computed<{ low: number; high: number; format: Scale["format"] }
 });
 
 export function paint(known: Model, item: Item): Paint {
-  if (colouring.value === "findings") return paintFinding(item);
-  if (colouring.value === "difference") return paintSide(item);
-  const change = CHANGES[colouring.value];
+  if (coloring.value === "findings") return paintFinding(item);
+  if (coloring.value === "difference") return paintSide(item);
+  const change = CHANGES[coloring.value];
   if (change) return paintChange(item, change);
-  const scale = SCALES[colouring.value];
+  const scale = SCALES[coloring.value];
   if (!scale) return paintClass(known, item);
   const value = sumOf(item, scale.quantity);
   const range = extremes.value;
   if (value !== undefined && !Number.isFinite(value))
     return { fill: mixed(SEVERITIES.error, 45), says: "NaN or Inf" };
   if (value === undefined || !range) return { fill: "var(--panel)", says: "" };
-  return { fill: heatColour(shareOf(value, range.low, range.high, !!scale.logarithmic)), says: scale.format(value) };
+  return { fill: heatColor(shareOf(value, range.low, range.high, !!scale.logarithmic)), says: scale.format(value) };
 }
 
 function shareOf(value: number, low: number, high: number, logarithmic: boolean): number {
@@ -160,7 +160,7 @@ function shareOf(value: number, low: number, high: number, logarithmic: boolean)
   return high > low ? (Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low)) : 1;
 }
 
-function heatColour(share: number): string {
+function heatColor(share: number): string {
   return `color-mix(in oklab, var(--hot) ${Math.round(8 + 52 * Math.min(1, Math.max(0, share)))}%, var(--panel))`;
 }
 
@@ -176,9 +176,9 @@ function paintFinding(item: Item): Paint {
   return { fill: mixed(SEVERITIES[finding.severity], 45), says: finding.message };
 }
 
-/** A colour on the ground that boxes have, so strong in percent. */
-function mixed(colour: string, strength: number): string {
-  return `color-mix(in oklab, ${colour} ${strength.toFixed(0)}%, var(--panel))`;
+/** A color on the ground that boxes have, so strong in percent. */
+function mixed(color: string, strength: number): string {
+  return `color-mix(in oklab, ${color} ${strength.toFixed(0)}%, var(--panel))`;
 }
 
 interface Change {
@@ -187,13 +187,13 @@ interface Change {
   readonly before: { readonly value: Squares | null };
 }
 
-const CHANGES: Partial<Record<Colouring, Change>> = {
+const CHANGES: Partial<Record<Coloring, Change>> = {
   change: { word: "gradient", now: gradientSquares, before: referenceSquares },
   weights: { word: "weights", now: squaresNow, before: squaresMarked },
   outputs: { word: "outputs", now: squaresNow, before: squaresMarked },
 };
 
-export function isChange(one: Colouring): boolean {
+export function isChange(one: Coloring): boolean {
   return one in CHANGES;
 }
 
@@ -207,14 +207,14 @@ function paintChange(item: Item, change: Change): Paint {
   return { fill: mixed(times > 1 ? GROWN : SHRUNK, strength), says: `${change.word} × ${formatNumber(times)}` };
 }
 
-/** What is ten times as large, or as small, has the full colour. */
+/** What is ten times as large, or as small, has the full color. */
 const STRONGEST = 60;
 const [GROWN, SHRUNK] = ["var(--hot)", "var(--accent)"];
 
 const SIDES = {
-  second: { colour: "var(--good)", says: "only in the other run" },
-  first: { colour: "var(--alarm)", says: "only in this run" },
-  changed: { colour: "var(--warning)", says: "changed" },
+  second: { color: "var(--good)", says: "only in the other run" },
+  first: { color: "var(--alarm)", says: "only in this run" },
+  changed: { color: "var(--warning)", says: "changed" },
 };
 
 /** Of the weights in each module and below it, the one that lies farthest apart in the two runs. */
@@ -231,11 +231,11 @@ const farthest = computed(() => {
   return most;
 });
 
-/** Weights that differ by a ten-thousandth are faint, those that differ by their own size have the full colour. */
+/** Weights that differ by a ten-thousandth are faint, those that differ by their own size have the full color. */
 function paintDistance(distance: number): Paint {
   const share = Math.min(1, Math.max(0, 1 + Math.log10(distance) / 4));
   const by = distance < Infinity ? ` by ${formatNumber(100 * distance)} %` : "";
-  return { fill: mixed(SIDES.changed.colour, 8 + 50 * share), says: `weights differ${by}` };
+  return { fill: mixed(SIDES.changed.color, 8 + 50 * share), says: `weights differ${by}` };
 }
 
 function paintSide(item: Item): Paint {
@@ -246,33 +246,33 @@ function paintSide(item: Item): Paint {
   const distance = apart.length ? Math.max(...apart) : undefined;
   if (distance && (!worstSide || worstSide === "changed")) return paintDistance(distance);
   if (!worstSide) return { fill: "var(--panel)", says: distance === 0 ? "identical weights" : "" };
-  const { colour, says } = SIDES[worstSide];
-  return { fill: mixed(colour, 32), says };
+  const { color, says } = SIDES[worstSide];
+  return { fill: mixed(color, 32), says };
 }
 
 export interface Legend {
-  /** Colours, each with what it stands for. */
+  /** Colors, each with what it stands for. */
   readonly swatches?: readonly (readonly [string, string])[];
-  /** Colours that run into each other, and what stands at the ends. */
+  /** Colors that run into each other, and what stands at the ends. */
   readonly ramp?: { readonly low: string; readonly high: string; readonly fills: readonly string[] };
 }
 
-/** What the colours of boxes stand for, where they do not speak for themselves. */
+/** What the colors of boxes stand for, where they do not speak for themselves. */
 export const legend = computed<Legend | null>(() => {
-  const [chosen, range] = [colouring.value, extremes.value];
+  const [chosen, range] = [coloring.value, extremes.value];
   if (chosen === "difference") {
     const same = distances.value ? "identical" : "same structure, weights not compared";
-    const swatches = Object.values(SIDES).map(({ colour, says }) => [mixed(colour, 32), says] as const);
+    const swatches = Object.values(SIDES).map(({ color, says }) => [mixed(color, 32), says] as const);
     return { swatches: [...swatches, ["var(--panel)", same]] };
   }
   if (chosen === "findings")
-    return { swatches: Object.entries(SEVERITIES).map(([severity, colour]) => [mixed(colour, 45), severity]) };
+    return { swatches: Object.entries(SEVERITIES).map(([severity, color]) => [mixed(color, 45), severity]) };
   if (isChange(chosen)) {
     const fills = [mixed(SHRUNK, STRONGEST), "var(--panel)", mixed(GROWN, STRONGEST)];
     return { ramp: { low: "÷ 10", high: "× 10", fills } };
   }
   if (!range) return null;
-  const fills = [heatColour(0), heatColour(1)];
+  const fills = [heatColor(0), heatColor(1)];
   return { ramp: { low: range.format(range.low), high: range.format(range.high), fills } };
 });
 
@@ -293,10 +293,10 @@ function paintClass(known: Model, item: Item): Paint {
   if (item.kind === "input" || item.kind === "output") return { fill: "var(--ground)", says: "" };
   if (item.kind === "op") return { fill: "var(--panel)", says: "" };
   if (item.kind === "attached") return { fill: tint(100), says: "attached tensor" };
-  return { fill: classColour(name), says: "" };
+  return { fill: classColor(name), says: "" };
 }
 
-export function classColour(name: string): string {
+export function classColor(name: string): string {
   if (/dropout|identity/i.test(name)) return "var(--hover)";
   return tint(HUES.find(([pattern]) => pattern.test(name))?.[1] ?? hueOf(name));
 }
