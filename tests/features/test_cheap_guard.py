@@ -143,8 +143,7 @@ def test_a_gradient_that_only_the_loss_spoiled_is_told_with_the_line_of_the_upda
 
     (finding,) = guarded.findings
     assert finding.message == (
-        "the gradient of bias contains 1 NaN, and rerunning the batch does not show where it "
-        "comes from"
+        "the gradient of bias contains 1 NaN, and rerunning the batch does not reproduce it"
     )
     assert finding.source is not None
     assert finding.source.file == __file__

@@ -338,6 +338,11 @@ def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
     assert finding.source is not None
     assert finding.source.file == __file__
     assert diagnosis.verdict == "broken"
+    # The sentence says where and why; the remedy is code.
+    place = f"{Path(__file__).name}:{finding.source.line}"
+    assert f"{place}: the divisor contains 0" in diagnosis.summary
+    assert "a / (b + 1e-8)" in finding.remedy
+    assert f"at: the model · div · step 16 · {place}" in str(diagnosis)
 
 
 def test_running_a_batch_again_changes_nothing_of_the_training(tmp_path: Path) -> None:

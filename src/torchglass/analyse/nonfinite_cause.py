@@ -1,4 +1,4 @@
-"""Why an op produced NaN or Inf, judged by the ranges of its tensors.
+"""Why an op produced NaN or Inf, judged by the ranges of its tensors, and what to change.
 
 >>> from torchglass.records.model import Stats, TensorSpec
 >>> spec = TensorSpec(shape=(4,), dtype="float32")
@@ -32,14 +32,23 @@ _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "fl
 
 def cause(finding: Finding) -> str:
     """The cause in a few words; "" if the ranges do not show one."""
+    return _cause_and_remedy(finding)[0]
+
+
+def cause_remedy(finding: Finding) -> str:
+    """What to change in the code, by the cause; "" if the ranges do not show one."""
+    return _cause_and_remedy(finding)[1]
+
+
+def _cause_and_remedy(finding: Finding) -> tuple[str, str]:
     rules = _BACKWARD if finding.phase == "backward" else _FORWARD
     name = plain_name(finding.op.rpartition(".")[2])
     for rule in rules:
         if name in rule.ops:
             told = rule.tell(finding)
             if told:
-                return told
-    return next(_general(finding), "")
+                return told, rule.remedy
+    return next(_general(finding), ("", ""))
 
 
 def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
@@ -96,10 +105,11 @@ def share_of_largest(dtype: str, magnitude: float) -> float:
 class _CauseRule(NamedTuple):
     ops: frozenset[str]
     tell: Callable[[Finding], str]
+    remedy: str
 
 
-def _rule(ops: str, tell: Callable[[Finding], str]) -> _CauseRule:
-    return _CauseRule(frozenset(ops.split()), tell)
+def _rule(ops: str, tell: Callable[[Finding], str], remedy: str) -> _CauseRule:
+    return _CauseRule(frozenset(ops.split()), tell, remedy)
 
 
 def _seen(finding: Finding, role: Sequence[str] = ("argument", "parameter", "buffer")) -> _Given:
@@ -138,12 +148,11 @@ def _beyond_one(_: str, given: Evidence, stats: Stats) -> str:
 
 
 def _division(finding: Finding) -> str:
-    divisors = [(given, stats) for given, stats in _seen(finding) if given.name == "right"]
-    for given, stats in divisors:
+    for stats in [stats for given, stats in _seen(finding) if given.name == "right"]:
         if 0 in (stats.min, stats.max):
-            return f"{given.name} contains 0: division by zero"
+            return "the divisor contains 0"
         if stats.min < 0 < stats.max:
-            return f"{given.name} ranges from {stats.min:.4g} to {stats.max:.4g}, across zero"
+            return f"the divisor ranges from {stats.min:.4g} to {stats.max:.4g}, across 0"
     return ""
 
 
@@ -177,35 +186,63 @@ def _steep_at_zero(finding: Finding) -> str:
     return ""
 
 
-def _general(finding: Finding) -> Iterator[str]:
+def _general(finding: Finding) -> Iterator[tuple[str, str]]:
     given = _seen(finding, ("argument", "parameter", "buffer", "saved"))
     given += _seen(finding, ("gradient",))[:-1]
     spoiled = [one for one, stats in given if stats.inf]
     if finding.kind == "nan" and spoiled:
-        yield f"{spoiled[0].name} contains Inf: Inf − Inf, 0 × Inf and Inf / Inf are NaN"
+        name = spoiled[0].name
+        yield (
+            f"{name} contains Inf: Inf − Inf, 0 × Inf and Inf / Inf are NaN",
+            f"Find what made {name} infinite: a mask of -inf, an overflow or a division by 0",
+        )
     small = [one.spec.dtype for one in finding.tensors if one.role in ("result", "gradient")][:1]
     if finding.kind == "inf" and small and small[0] in ("float16", "bfloat16"):
-        yield f"the largest {small[0]} value is {_LARGEST[small[0]]:.5g}"
+        yield f"the largest {small[0]} value is {_LARGEST[small[0]]:.5g}", _SMALL_FLOAT
 
 
 _NEGATIVE_ROOT = "the square root of a negative number is NaN"
 _NEGATIVE_LOG = "the logarithm of a negative number is NaN"
+_LOG_OF_ZERO = "the logarithm of 0 is −Inf"
+
+_CLAMP_ROOT = "Keep its input above 0: `x.clamp(min=1e-12).sqrt()`"
+_CLAMP_LOG = (
+    "Keep its input above 0: `x.clamp(min=1e-8).log()`. For probabilities use "
+    "`F.log_softmax(logits)` or `F.logsigmoid(logits)`"
+)
+_CLAMP_ONE = "Keep its input inside the domain: `x.clamp(-1 + 1e-6, 1 - 1e-6)`"
+_DIVISOR = "Keep the divisor away from 0: `a / (b + 1e-8)`, or `a / b.clamp(min=1e-8)`"
+_EXPONENT = (
+    "Keep the exponent small: subtract the maximum first, or use `torch.logsumexp`, "
+    "`F.softmax` or `F.softplus`"
+)
+_MASK = (
+    "Leave at least one position of each row unmasked, or mask with "
+    "`torch.finfo(x.dtype).min` instead of -inf"
+)
+_BASE = "Keep the base above 0: `x.clamp(min=1e-8) ** p`"
+_SLOPE = "Move its input away from 0: `torch.sqrt(x + 1e-8)`, `x / (x.norm() + 1e-8)`"
+_SMALL_FLOAT = (
+    "Compute this in float32 (`with torch.autocast(..., enabled=False)`), train in bfloat16, "
+    "or scale the values down"
+)
 
 _FORWARD = (
-    _rule("sqrt", _below(0.0, _NEGATIVE_ROOT)),
-    _rule("rsqrt", _below(0.0, _NEGATIVE_ROOT, at="1 / √0 is Inf")),
-    _rule("log log2 log10", _below(0.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
-    _rule("log1p", _below(-1.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
-    _rule("acos arccos asin arcsin atanh arctanh", _first(_beyond_one)),
-    _rule("div divide true_divide truediv", _division),
-    _rule("exp expm1 exp2 cosh sinh", _first(_exponential)),
-    _rule("softmax log_softmax scaled_dot_product_attention", _masked),
-    _rule("pow reciprocal", _first(_power)),
+    _rule("sqrt", _below(0.0, _NEGATIVE_ROOT), _CLAMP_ROOT),
+    _rule("rsqrt", _below(0.0, _NEGATIVE_ROOT, at="1 / √0 is Inf"), _CLAMP_ROOT),
+    _rule("log log2 log10", _below(0.0, _NEGATIVE_LOG, at=_LOG_OF_ZERO), _CLAMP_LOG),
+    _rule("log1p", _below(-1.0, _NEGATIVE_LOG, at=_LOG_OF_ZERO), _CLAMP_LOG),
+    _rule("acos arccos asin arcsin atanh arctanh", _first(_beyond_one), _CLAMP_ONE),
+    _rule("div divide true_divide truediv", _division, _DIVISOR),
+    _rule("exp expm1 exp2 cosh sinh", _first(_exponential), _EXPONENT),
+    _rule("softmax log_softmax scaled_dot_product_attention", _masked, _MASK),
+    _rule("pow reciprocal", _first(_power), _BASE),
 )
 _BACKWARD = (
     _rule(
         "sqrt rsqrt norm vector_norm linalg_norm linalg_vector_norm cdist pow log log2 log10 div "
         "truediv divide true_divide reciprocal std acos asin normalize cosine_similarity",
         _steep_at_zero,
+        _SLOPE,
     ),
 )

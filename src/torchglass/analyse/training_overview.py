@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal
 
 import numpy as np
@@ -142,6 +143,24 @@ def remedy_of(finding: Finding) -> str:
     """What to do: what the finding says, or what its rule says."""
     rule = RULES.get(finding.kind)
     return finding.remedy or (rule.remedy if rule is not None else "")
+
+
+def place_of(finding: Finding) -> str:
+    """Where a finding is: module, call, op, phase, steps and line of code."""
+    first = finding.step if finding.first_step is None else finding.first_step
+    last = first if finding.last_step is None else finding.last_step
+    steps = "" if first is None else f"step {first:,}"
+    if first is not None and last is not None and last > first:
+        steps = f"steps {first:,} to {last:,}"
+    words = (
+        finding.path or "the model",
+        f"call {finding.call}" if finding.call > 1 else "",
+        finding.op,
+        finding.phase if finding.phase != "forward" else "",
+        steps,
+        f"{PurePath(finding.source.file).name}:{finding.source.line}" if finding.source else "",
+    )
+    return " · ".join(filter(None, words))
 
 
 def training_overview(reader: Reader, *, columns: int = _COLUMNS) -> TrainingOverview:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchglass.analyse.diagnosis.conclude import Verdict, conclude, verdict
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_needed, tracks_of
-from torchglass.analyse.training_overview import remedy_of, verdict_sentence
+from torchglass.analyse.training_overview import place_of, remedy_of, verdict_sentence
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import Reader, RunStatus
@@ -22,6 +22,7 @@ from torchglass.tables.text import harmless
 _MARKS = {"error": "✗", "warning": "!", "info": "·"}
 _EXIT_CODES: dict[Verdict, int] = {"healthy": 0, "warning": 1, "broken": 3}
 _MOST_CONSEQUENCES = 3
+_MOST_OPERANDS = 4
 _WIDTH = 100
 
 
@@ -122,7 +123,15 @@ class Diagnosis:
 
 
 def _details(one: Finding) -> Iterator[str]:
-    """What follows the message of a finding."""
+    """What follows the message of a finding: place, operands, remedy, effects and kind."""
+    yield f"at: {place_of(one)}"
+    ranges = [
+        f"{each.holder or each.name} {each.stats.min:.4g} … {each.stats.max:.4g}"
+        for each in one.tensors
+        if each.role != "result" and each.stats is not None and math.isfinite(each.stats.min)
+    ]
+    if ranges:
+        yield f"operands: {', '.join(ranges[:_MOST_OPERANDS])}"
     if remedy := remedy_of(one):
         yield f"do: {remedy}"
     if one.consequences:

@@ -271,7 +271,7 @@ def finding_text(finding: Finding) -> str:
     """A finding in full, its message first."""
     told = [*_finding_place(finding), *_table(finding.tensors, finding.facts.get("first_index"))]
     reason = cause(finding)
-    if reason:
+    if reason and reason not in finding.message:
         told.append(f"why: {reason}")
     if finding.op and finding.kind in ("nan", "inf"):
         told.append(_how_to_allow(finding))

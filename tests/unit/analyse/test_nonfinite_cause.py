@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.nonfinite_cause import cause
+from torchglass.analyse.nonfinite_cause import cause, cause_remedy
 from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.model import Stats
@@ -46,8 +46,8 @@ def finding(op: str, kind: str, *tensors: Evidence, back: bool = False) -> Findi
             finding("acos", "nan", seen("input", -2, 1)),
             "reaches 2, but the function",
         ),
-        (finding("__truediv__", "nan", seen("left", 0, 1), seen("right", 0, 1)), "by zero"),
-        (finding("div", "inf", seen("left", 0, 1), seen("right", -1, 1)), "across zero"),
+        (finding("__truediv__", "nan", seen("left", 0, 1), seen("right", 0, 1)), "divisor contains 0"),
+        (finding("div", "inf", seen("left", 0, 1), seen("right", -1, 1)), "across 0"),
         (finding("exp", "inf", seen("input", 0, 100)), "float32 overflows above exp(88.72)"),
         (finding("softmax", "nan", seen("input", 0, 1, inf=3)), "a fully masked row is NaN"),
         (finding("__pow__", "nan", seen("left", -1, 1)), "a root of a negative"),
@@ -67,6 +67,7 @@ def finding(op: str, kind: str, *tensors: Evidence, back: bool = False) -> Findi
 )
 def test_a_reason_is_told_where_the_ranges_show_one(found: Finding, why: str) -> None:
     assert why in cause(found)
+    assert bool(cause_remedy(found)) == bool(why)
     assert bool(cause(found)) == bool(why)
 
 

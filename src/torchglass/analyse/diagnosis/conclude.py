@@ -80,7 +80,9 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
     merged = []
     for same in events.values():
         first = _backward_origin(same) or min(same, key=_origin)
-        others = [one.message for one in same if one is not first]
+        # A guard names the first operation; the later ones that it saw only pass the values on.
+        rest = (one for one in same if one is not first)
+        others = [one.message for one in rest if not (first.op and one.tensors)]
         if first.kind in _NUMBERS and not first.remedy:
             first = replace(first, remedy=_remedy(first))
         merged.append(

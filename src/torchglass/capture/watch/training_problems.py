@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from torchglass.analyse.diagnosis.conclude import conclude
 from torchglass.analyse.diagnosis.training_view import SeriesHistory, TrainingView
+from torchglass.analyse.nonfinite_cause import cause, cause_remedy
 from torchglass.analyse.training_health import TrainingHealth
 from torchglass.capture.guard.finding_report import FindingReport
 from torchglass.capture.guard.guard import (
@@ -38,6 +40,7 @@ from torchglass.records.model import Model
 from torchglass.records.run import Point, RunStatus
 from torchglass.records.training import TrainingFacts
 
+_CHECK_OPERANDS = "Check the ranges of its operands, which `torchglass explore` lists"
 _FIRST_LOOKS, _GROWTH = 2, 1.7
 """All rules run at so many of the first recorded steps, then each time they are 1.7 times more."""
 
@@ -85,10 +88,19 @@ class TrainingProblems:
         return self.conclude() if new or is_due else False
 
     def add(self, finding: Finding, step: int) -> None:
-        """Record the operation that a guard found in a step."""
-        remedy = finding.remedy or "Check the operands of that operation"
+        """Record the operation that a guard found in a step, with its line, cause and remedy."""
+        message, source, why = finding.message, finding.source, cause(finding)
+        if source is not None and (place := f"{PurePath(source.file).name}:{source.line}"):
+            message = message if place in message else f"{message}, {place}"
         self._at_steps.append(
-            replace(finding, step=step, first_step=step, last_step=step, remedy=remedy)
+            replace(
+                finding,
+                message=f"{message}: {why}" if why else message,
+                step=step,
+                first_step=step,
+                last_step=step,
+                remedy=finding.remedy or cause_remedy(finding) or _CHECK_OPERANDS,
+            )
         )
 
     def take_facts(self) -> TrainingFacts | None:

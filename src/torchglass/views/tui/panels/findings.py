@@ -12,6 +12,7 @@ from textual.message import Message
 
 from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.nonfinite_cause import cause
+from torchglass.analyse.training_overview import place_of
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.tables.text import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import SEVERITY_MARKS, ExplorerState
@@ -112,7 +113,7 @@ class FindingsPanel(Panel):
         yield TextRow([(f"{mark} ", style), *first], target)
         for line in rest:
             yield TextRow([("  ", "plain"), *line], target)
-        yield TextRow([(f"  {_where(finding)}", "muted")], target)
+        yield TextRow([(f"  {harmless(place_of(finding))}", "muted")], target)
         if finding.remedy:
             for row in paragraph(f"do: {harmless(finding.remedy)}", self.room - 2, "note"):
                 yield TextRow([("  ", "plain"), *row.pieces], target)
@@ -161,15 +162,6 @@ def _counted(found: Sequence[Finding]) -> str:
     return ", ".join(f"{count:,} {word}{'s' * (count != 1)}" for count, word in words if count)
 
 
-def _where(finding: Finding) -> str:
-    """Where a finding is: module, call, op, phase, step."""
-    call = f"call {finding.call}" if finding.call > 1 else ""
-    phase = finding.phase if finding.phase != "forward" else ""
-    step = f"step {finding.step:,}" if finding.step is not None else ""
-    path = finding.path or "the model itself"
-    return " · ".join(harmless(word) for word in (path, call, finding.op, phase, step) if word)
-
-
 def _told(finding: Finding, width: int) -> Iterator[TextRow]:
     """The evidence of a finding: cause, consequences, values, source line, tensors."""
     for sentence in finding.consequences:
@@ -177,7 +169,8 @@ def _told(finding: Finding, width: int) -> Iterator[TextRow]:
     for name, value in finding.facts.items() if finding.remedy else ():
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
         yield text(harmless(f"{name}: {shown}"), "muted")
-    if reason := cause(finding):
+    reason = cause(finding)
+    if reason and reason not in finding.message:
         yield from paragraph(f"why: {harmless(reason)}", width, "note")
     source = finding.source
     if source is not None:

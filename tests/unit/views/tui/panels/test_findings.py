@@ -32,7 +32,7 @@ def test_each_problem_is_a_sentence_and_a_place() -> None:
     assert "✗ sqrt produced 3 NaN [/red]" in shown
     assert "blocks.0.fc · call 2 · sqrt · step 7" in shown
     assert "! half of the units are dead" in shown
-    assert "the model itself · backward" in shown
+    assert "the model · backward" in shown
     assert panel.subtitle == "1 error, 1 warning, 1 note"
 
 
