@@ -13,7 +13,7 @@ from rich.console import Console
 
 import torchglass as tg
 from benchmarks.models import GPT2
-from docs import examples, finding_kinds, notebooks
+from docs import examples, finding_kinds, json_fields, notebooks
 from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import overviews, photographs
 from docs.sick_trainings import trainings
@@ -67,7 +67,9 @@ def _of_traces() -> Iterator[Path]:
 
 def _of_the_explorer() -> Iterator[Path]:
     """The explorer after a forward, in both themes, and a comparison; and its keys on the page."""
-    for page, renew in ((PAGE, renewed), (finding_kinds.PAGE, finding_kinds.renewed)):
+    generated = [(PAGE, renewed)]
+    generated += [(one.PAGE, one.renewed) for one in (finding_kinds, json_fields)]
+    for page, renew in generated:
         page.write_text(renew(page.read_text(encoding="utf-8")), encoding="utf-8")
         yield page
     model, words = GPT2(12, 96, 4, 1000, 64), torch.zeros(1, 16, dtype=torch.long)

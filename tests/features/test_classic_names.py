@@ -70,7 +70,7 @@ def test_a_summary_is_exported_as_text_json_and_html() -> None:
     page = rp.export_model_summary(model, format="html")
 
     assert text == str(rp.summary(model))
-    assert data == rp.summary(model).to_dict()
+    assert data == {"schema": "torchglass/summary", "version": 1, **rp.summary(model).to_dict()}
     assert "embed" in _text_of(page)
 
 

@@ -134,7 +134,7 @@ def test_files_are_written_where_they_are_wanted(
     assert main(["summary", "net.py:Net", "--html", "net.html", "--csv", "net.csv"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert "Module" in captured.out
     assert "wrote net.html" in captured.err
     assert (folder / "net.html").read_text(encoding="utf-8").lstrip().startswith("<!")
     with (folder / "net.csv").open(encoding="utf-8", newline="") as file:
@@ -235,7 +235,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["trace", "net.py:Net"], "pass one with --input 1x3x224x224"),
         (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot run: it is a file"),
         (["report", "net.py:Net"], "--out"),
-        (["profile", "net.py:Net", "--input", "2x5:long", "--json"], "--json requires an argument"),
+        (["profile", "net.py:Net", "--input", "2x5:long", "--csv"], "--csv requires an argument"),
         (
             ["inspect", "net.py:Net", "--input", "2x5:long", "--depth", "-1"],
             "depth must be 0",

@@ -19,7 +19,7 @@ BROKEN_PIPE = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code; an error is one line on stderr."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    words = _with_json_file(sys.argv[1:] if arguments is None else list(arguments))
     _prepare()
     try:
         with telling_warnings(), quiet_fakes():
@@ -38,6 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         return result if isinstance(result, int) else 0
     return FAILED
+
+
+def _with_json_file(words: Sequence[str]) -> list[str]:
+    """The words, with "-" after a `--json` that no file follows."""
+    after = [*words[1:], ""]
+    return [
+        part
+        for word, following in zip(words, after, strict=True)
+        for part in ((word, "-") if word == "--json" and not _is_json_file(following) else (word,))
+    ]
+
+
+def _is_json_file(word: str) -> bool:
+    # Any other word is the target, which must not be overwritten.
+    return word == "-" or word.lower().endswith(".json")
 
 
 def _prepare() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, cast
 
 import cyclopts
 from cyclopts import App, CycloptsError, Group, Parameter
@@ -25,10 +25,17 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from torchglass import __version__
 from torchglass.analyse.summary import Sort
 from torchglass.errors import TargetError, TorchglassError, TorchglassWarning
+from torchglass.tables.export import json_text, written
+from torchglass.tables.text import BRIEF_LINES, shortened_lines
+
+if TYPE_CHECKING:
+    from torchglass.results.report import Report
+    from torchglass.results.result import Result
 
 LOOKING = Group("Show a model or a run", sort_key=1)
 RUNNING = Group("Run a model", sort_key=2)
-STARTING = Group("Get started", sort_key=3)
+PROGRAMS = Group("For programs, agents and editors", sort_key=3)
+STARTING = Group("Get started", sort_key=4)
 
 app = App(
     name="torchglass",
@@ -100,10 +107,89 @@ class DisplayOptions:
     """Show repeated modules as one row."""
 
 
+STDOUT = Path("-")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ResultOptions:
+    """How every command gives its result: all of it, in brief, or as JSON."""
+
+    json: File | None = None
+    """Print JSON; with a file that ends in .json, write it there. `torchglass schema` says what
+    it contains."""
+    brief: Flag = False
+    """Print at most 40 lines, and how many were left out."""
+
+    def show(
+        self,
+        result: Result,
+        *,
+        text: str | None = None,
+        more: Sequence[str] = (),
+        document: dict[str, Any] | None = None,
+    ) -> None:
+        """Write the requested files, and print the text unless one of them was printed.
+
+        Args:
+            result: What the verb returned.
+            text: What to print instead of its own text.
+            more: Further texts to print.
+            document: The JSON, if it is not all of the result.
+        """
+        self._export(result, document)
+        if STDOUT in self._files().values():
+            return
+        width = terminal_width()
+        if not self.brief:
+            text = result.text(width=width) if text is None else text
+            print("\n".join([text, *more]))
+        elif text is None and not more:
+            print(result.brief(width=width))
+        else:
+            text = result.brief(width=width) if text is None else text
+            print(shortened_lines("\n".join([text, *more]), BRIEF_LINES))
+
+    def check(self) -> None:
+        """Raise if several results would be printed to stdout."""
+        expect_one_printed(**self._files())
+
+    def _files(self) -> dict[str, Path | None]:
+        return {"json": self.json}
+
+    def _export(self, result: Result, document: dict[str, Any] | None) -> None:
+        def to_json(file: Path | None) -> str:
+            return written(json_text(document or result.document()), file)
+
+        if self.json is not None:
+            export(to_json, self.json)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class TableOptions(ResultOptions):
+    """How a command gives a table: also as CSV or HTML."""
+
+    csv: File | None = None
+    """Write a CSV file; `-` prints it."""
+    html: File | None = None
+    """Write a self-contained HTML file; `-` prints it."""
+
+    def _files(self) -> dict[str, Path | None]:
+        return {**super()._files(), "html": self.html, "csv": self.csv}
+
+    def _export(self, result: Result, document: dict[str, Any] | None) -> None:
+        report = cast("Report", result)
+        for path, to_format in ((self.html, report.to_html), (self.csv, report.to_csv)):
+            if path is not None:
+                export(to_format, path)
+        super()._export(result, document)
+
+
 USUAL = Common()
 EVERYTHING = DisplayOptions()
-
-STDOUT = Path("-")
+PRINTED = ResultOptions()
+AS_TABLE = TableOptions()
 
 _OURS = Path(__file__).parents[1]
 _CYCLOPTS = Path(cyclopts.__file__).parent

@@ -6,18 +6,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchglass.cli.options import (
-    STDOUT,
+    AS_TABLE,
     Debug,
-    File,
     Flag,
     Inputs,
     Model,
+    TableOptions,
     app,
-    expect_one_printed,
-    export,
     stdout_for_results,
     tell,
-    terminal_width,
 )
 from torchglass.cli.run_model import DEFAULTS, Backward, ReportOptions
 from torchglass.errors import TargetError
@@ -25,7 +22,6 @@ from torchglass.targets.inputs import ready_to_run
 
 if TYPE_CHECKING:
     from torchglass.records.measures import BatchTrial
-    from torchglass.results.report import ListReport
 
 
 @app.command
@@ -71,11 +67,11 @@ def estimate(
 
     options: dict[str, Any] = {"device": device, "precision": precision, "backward": backward}
     options |= {"optimizer": optimizer, "checkpoint": checkpoint, "world_size": world_size}
-    expect_one_printed(json=report.json, csv=report.csv)
+    report.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input, fake=True)
         result = plan.estimate(model, *inputs, **options, **named)
-    report.show(result, ops=ops)
+    report.show_modules(result, ops=ops)
 
 
 @app.command(name="batch-size")
@@ -89,8 +85,7 @@ def batch_size(
     precision: str | None = None,
     margin: float = 0.1,
     check: bool = True,
-    json: File | None = None,
-    csv: File | None = None,
+    output: TableOptions = AS_TABLE,
     debug: Debug = False,
 ) -> None:
     """Find the largest batch size whose training step fits into memory.
@@ -112,14 +107,10 @@ def batch_size(
         Share of the memory to keep free.
     check
         Run one real step to check the prediction, where that is affordable.
-    json
-        Write JSON to this file; `-` prints it.
-    csv
-        Write CSV, one line per batch size, to this file; `-` prints it.
     """
     from torchglass.api import plan
 
-    expect_one_printed(json=json, csv=csv)
+    output.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input)
         if inputs and named:
@@ -134,7 +125,7 @@ def batch_size(
             check=check,
             progress=_tell_trial if sys.stderr.isatty() else None,
         )
-    _show(found, json, csv)
+    output.show(found)
 
 
 def _tell_trial(trial: BatchTrial) -> None:
@@ -150,8 +141,7 @@ def quantization(
     dtypes: tuple[str, ...] = ("int8", "int4", "fp8"),
     size: str | None = None,
     quality: float | None = None,
-    json: File | None = None,
-    csv: File | None = None,
+    output: TableOptions = AS_TABLE,
     debug: Debug = False,
 ) -> None:
     """Find out which weights can be stored in low precision, and suggest a mix of formats.
@@ -172,19 +162,15 @@ def quantization(
         The largest size of all weights together: 50% of now, 12MB.
     quality
         The least signal-to-noise ratio of the outputs, in dB. Default: 20.
-    json
-        Write JSON to this file; `-` prints it.
-    csv
-        Write CSV, one line per weight and format, to this file; `-` prints it.
     """
     from torchglass.api import experiment
 
-    expect_one_printed(json=json, csv=csv)
+    output.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input)
         options: dict[str, Any] = {"dtypes": dtypes, "size": size, "quality": quality}
         found = experiment.quantization(model, *inputs, **options, **named)
-    _show(found, json, csv)
+    output.show(found)
 
 
 @app.command
@@ -195,8 +181,7 @@ def pruning(
     input: Inputs = (),
     amount: float = 0.3,
     timed: bool = True,
-    json: File | None = None,
-    csv: File | None = None,
+    output: TableOptions = AS_TABLE,
     debug: Debug = False,
 ) -> None:
     """Find out which channels can be removed, and what that saves.
@@ -214,24 +199,11 @@ def pruning(
         The share of the FLOPs to save.
     timed
         Also measure the time of a forward with the channels cut out.
-    json
-        Write JSON to this file; `-` prints it.
-    csv
-        Write CSV, one line per group and share, to this file; `-` prints it.
     """
     from torchglass.api import experiment
 
-    expect_one_printed(json=json, csv=csv)
+    output.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input)
         found = experiment.pruning(model, *inputs, amount=amount, timed=timed, **named)
-    _show(found, json, csv)
-
-
-def _show(found: ListReport[Any], json: File | None, csv: File | None) -> None:
-    """Write the requested files, or print the table."""
-    for path, to_format in ((json, found.to_json), (csv, found.to_csv)):
-        if path is not None:
-            export(to_format, path)
-    if STDOUT not in (json, csv):
-        print(found.table(width=terminal_width()))
+    output.show(found)

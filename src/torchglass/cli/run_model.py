@@ -13,12 +13,16 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchglass.cli.options import (
+    AS_TABLE,
+    PRINTED,
     STDOUT,
     Debug,
     File,
     Flag,
     Inputs,
     Model,
+    ResultOptions,
+    TableOptions,
     app,
     expect_one_printed,
     export,
@@ -48,34 +52,24 @@ Backward = Annotated[
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(TableOptions):
     """The options of all commands that print a table of modules."""
 
     depth: int | None = None
     """Levels to show. Default: as many as fit in about 100 rows."""
     sort: Sort | None = None
     """Sort by the measured value: `total` (within each parent) or `self` (all modules)."""
-    json: File | None = None
-    """Write JSON to this file; `-` prints it."""
-    csv: File | None = None
-    """Write CSV, one line per module, to this file; `-` prints it."""
     debug: Debug = False
 
-    def export(self, result: ModuleReport[Any]) -> bool:
-        """Write the requested files; whether stdout is still free."""
-        for path, to_format in ((self.json, result.to_json), (self.csv, result.to_csv)):
-            if path is not None:
-                export(to_format, path)
-        return STDOUT not in (self.json, self.csv)
-
-    def show(self, result: ModuleReport[Any], *, ops: bool) -> bool:
-        """Write the requested files, or print the tables; whether stdout is still free."""
-        if not self.export(result):
-            return False
-        print(result.table(sort=self.sort, depth=self.depth, width=terminal_width()))
-        if ops:
-            print(result.op_table(width=terminal_width()))
-        return True
+    def show_modules(self, result: ModuleReport[Any], *more: str, ops: bool = False) -> None:
+        """Write the requested files, or print the tables of modules and of ops."""
+        width = terminal_width()
+        table = None
+        if self.sort is not None or self.depth is not None:
+            table = result.table(sort=self.sort, depth=self.depth, width=width)
+        self.show(
+            result, text=table, more=[*([result.op_table(width=width)] if ops else []), *more]
+        )
 
 
 DEFAULTS = ReportOptions()
@@ -84,7 +78,7 @@ DEFAULTS = ReportOptions()
 def _measure(
     verb: Callable[..., Any], target: Path, input: Inputs, report: ReportOptions, **options: Any
 ) -> Any:
-    expect_one_printed(json=report.json, csv=report.csv)
+    report.check()
     return _run(verb, target, input, **options)
 
 
@@ -131,7 +125,7 @@ def flops(
     result = _measure(
         measure.flops, target, input, report, backward=backward, fake=fake, timed=timed
     )
-    report.show(result, ops=ops)
+    report.show_modules(result, ops=ops)
 
 
 @app.command
@@ -172,8 +166,8 @@ def memory(
         raise TargetError("--optimizer needs the backward. Remove --no-backward.")
     options = {"backward": backward, "optimizer": optimizer, "fake": fake}
     result = _measure(measure.memory, target, input, report, **options)
-    if report.show(result, ops=ops) and peak:
-        print(result.peak_table(width=terminal_width()))
+    more = [result.peak_table(width=terminal_width())] if peak else []
+    report.show_modules(result, *more, ops=ops)
 
 
 @app.command
@@ -220,11 +214,10 @@ def profile(
     if trace:
         tell(f"wrote {result.to_chrome_trace(trace)}")
     if not layers:
-        report.show(result, ops=ops)
-    elif report.export(result):
-        print(result.overlay(width=terminal_width()))
-        if ops:
-            print(result.op_table(width=terminal_width()))
+        report.show_modules(result, ops=ops)
+    else:
+        more = [result.op_table(width=terminal_width())] if ops else []
+        report.show(result, text=result.overlay(width=terminal_width()), more=more)
 
 
 @app.command
@@ -238,6 +231,7 @@ def trace(
     depth: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     level: Literal["torch", "aten"] = "torch",
     out: Path | None = None,
+    output: ResultOptions = PRINTED,
     debug: Debug = False,
 ) -> None:
     """Record one forward and print every op: name, shape and module.
@@ -272,11 +266,24 @@ def trace(
         tell(f"wrote {draw}")
     if out:
         tell(f"wrote {traced.save(out)}")
-    print(broken(str(traced[op] if op else traced), terminal_width()))
+    if op is None:
+        output.show(traced)
+        return
+    found = traced[op]
+    ops = [one for one in traced.to_dicts() if one["label"] == getattr(found, "label", None)]
+    document = {**traced.document(), "calls": [], "ops": ops}
+    output.show(traced, text=broken(str(found), terminal_width()), document=document)
 
 
 @app.command
-def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> None:
+def explain(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    output: ResultOptions = PRINTED,
+    debug: Debug = False,
+) -> None:
     """Run one forward and explain its error: the op, its shapes, and what would fit.
 
     ```
@@ -286,7 +293,7 @@ def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> No
     from torchglass.api import trace
 
     story = _run(trace.explain, target, input)
-    print(broken(str(story), terminal_width()))
+    output.show(story)
     words = [word for text in input for word in ("--input", text)]
     if advice := missing_input(story.error) or float_indices(story.error, words):
         tell(advice)
@@ -301,6 +308,7 @@ def inspect(
     backward: Flag = False,
     depth: int | None = None,
     out: File | None = None,
+    output: TableOptions = AS_TABLE,
     debug: Debug = False,
 ) -> None:
     """Inspect each module: shapes, time, memory, gradients, NaN and Inf.
@@ -321,6 +329,7 @@ def inspect(
     """
     from torchglass.api import measure
 
+    expect_one_printed(out=out, json=output.json, csv=output.csv, html=output.html)
     with _progress() as progress:
         result = _run(
             measure.inspect, target, input, backward=backward, depth=depth, progress=progress
@@ -328,7 +337,7 @@ def inspect(
     if out is not None:
         export(result.to_json, out)
     if out != STDOUT:
-        print(result.table(width=terminal_width()))
+        output.show(result)
 
 
 @contextlib.contextmanager
@@ -347,7 +356,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 @app.command
-def replay(file: Path, /, *, debug: Debug = False) -> None:
+def replay(file: Path, /, *, output: ResultOptions = PRINTED, debug: Debug = False) -> None:
     """Rerun the op that produced a NaN or Inf, from a dump of `tg.guard`.
 
     ```
@@ -361,4 +370,4 @@ def replay(file: Path, /, *, debug: Debug = False) -> None:
     """
     from torchglass.api import guard
 
-    print(broken(str(guard.replay(file)), terminal_width()))
+    output.show(guard.replay(file))

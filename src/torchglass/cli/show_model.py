@@ -10,8 +10,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchglass.cli.options import (
+    AS_TABLE,
     EVERYTHING,
     LOOKING,
+    PRINTED,
+    PROGRAMS,
     STARTING,
     STDOUT,
     USUAL,
@@ -21,6 +24,8 @@ from torchglass.cli.options import (
     File,
     Flag,
     Inputs,
+    ResultOptions,
+    TableOptions,
     Target,
     app,
     expect_one_printed,
@@ -30,6 +35,8 @@ from torchglass.cli.options import (
     terminal_width,
 )
 from torchglass.host_program import has_terminal
+from torchglass.tables.export import json_text
+from torchglass.tables.text import aligned_rows
 from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
 
@@ -43,9 +50,7 @@ def summary(
     /,
     *,
     shown: DisplayOptions = EVERYTHING,
-    json: Flag = False,
-    html: File | None = None,
-    csv: File | None = None,
+    output: TableOptions = AS_TABLE,
     common: Common = USUAL,
 ) -> None:
     """Print the modules of a model with shapes, parameters and sizes.
@@ -55,30 +60,20 @@ def summary(
     torchglass summary net.py:Net --depth 2 --sort params
     torchglass summary weights.safetensors --json | jq .
     ```
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    html
-        Write a self-contained HTML file; `-` prints it.
-    csv
-        Write a CSV file; `-` prints it.
     """
-    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
-    result = _summary(target, shown, common)
-    if html:
-        export(result.to_html, html)
-    if csv:
-        export(result.to_csv, csv)
-    if json:
-        print(result.to_json())
-    elif not (html or csv):
-        print(result.table(width=terminal_width()))
+    output.check()
+    output.show(_summary(target, shown, common))
 
 
 @app.command(group=LOOKING)
-def tree(target: Target, /, *, shown: DisplayOptions = EVERYTHING, common: Common = USUAL) -> None:
+def tree(
+    target: Target,
+    /,
+    *,
+    shown: DisplayOptions = EVERYTHING,
+    output: ResultOptions = PRINTED,
+    common: Common = USUAL,
+) -> None:
     """Print a model as a tree of modules with settings and parameters.
 
     ```
@@ -87,7 +82,8 @@ def tree(target: Target, /, *, shown: DisplayOptions = EVERYTHING, common: Commo
     torchglass tree net.py:Net --input 1x3x224x224
     ```
     """
-    print(_summary(target, shown, common).tree(width=terminal_width()))
+    result = _summary(target, shown, common)
+    output.show(result, text=result.tree(width=terminal_width()))
 
 
 @app.command(group=LOOKING, usage="Usage: torchglass explore [OPTIONS] [TARGET]")
@@ -136,7 +132,7 @@ def diagnose(
     run: Annotated[Path, Parameter(help="A recorded run: a file, or the folder of its ranks.")],
     /,
     *,
-    json: Flag = False,
+    output: ResultOptions = PRINTED,
     html: File | None = None,
     debug: Debug = False,
 ) -> int:
@@ -152,21 +148,17 @@ def diagnose(
 
     Parameters
     ----------
-    json
-        Print JSON.
     html
         Write a self-contained HTML file; `-` prints it.
     """
     from torchglass.api.diagnose import diagnose as diagnose_run
 
-    expect_one_printed(json=STDOUT if json else None, html=html)
+    expect_one_printed(json=output.json, html=html)
     result = diagnose_run(run)
     if html:
         export(result.to_html, html)
-    if json:
-        print(result.to_json())
-    elif not html:
-        print("\n".join(result.lines(terminal_width())))
+    if html != STDOUT:
+        output.show(result)
     return result.exit_code
 
 
@@ -177,9 +169,7 @@ def compare(
     /,
     *,
     input: Inputs = (),
-    json: Flag = False,
-    html: File | None = None,
-    csv: File | None = None,
+    output: TableOptions = AS_TABLE,
     common: Common = USUAL,
 ) -> int:
     """Compare two models, checkpoints or runs: structure, values, and where they first part.
@@ -194,31 +184,15 @@ def compare(
     more than rounding explains is named with its line of code. Both should make their weights
     alike, as by a seed or from a checkpoint. The exit code is 0 if they are the same, 1 if they
     are different and 2 for an error, so that a script can stop on it.
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    html
-        Write a self-contained HTML file; `-` prints it.
-    csv
-        Write a CSV file, one line per difference; `-` prints it.
     """
     from torchglass.api.compare import compare as compare_targets
 
-    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
+    output.check()
     with stdout_for_results():
         first, inputs, named = _with_inputs(a, input)
         second = _with_inputs(b, input)[0] if input else b
         result = compare_targets(first, second, *inputs, unsafe=common.unsafe, **named)
-    if html:
-        export(result.to_html, html)
-    if csv:
-        export(result.to_csv, csv)
-    if json:
-        print(result.to_json())
-    elif not (html or csv):
-        print(result.table(width=terminal_width()))
+    output.show(result)
     return result.exit_code
 
 
@@ -352,6 +326,29 @@ def demo(
     from torchglass.demo import run
 
     run(folder, steps=steps, broken=broken)
+
+
+@app.command(group=PROGRAMS, usage="Usage: torchglass schema [NAME]")
+def schema(name: str | None = None, /) -> None:
+    """Print the JSON Schema of what a command prints with `--json`.
+
+    ```
+    torchglass schema diagnosis
+    ```
+
+    Parameters
+    ----------
+    name
+        The name in the field `schema` of the JSON: `flops` or `torchglass/flops`. Default: list
+        all names.
+    """
+    from torchglass.results import schemas
+
+    if name is not None:
+        print(json_text(schemas.schema(name)))
+        return
+    fields = schemas.all_fields()
+    print("\n".join(aligned_rows([(one, fields[one].title) for one in schemas.report_names()])))
 
 
 @app.command(group=STARTING)

@@ -41,7 +41,7 @@ def nan_as_none(plain: Any) -> Any:
     """Plain data with None for NaN and Inf, which JSON does not have."""
     if isinstance(plain, dict):
         return {key: nan_as_none(value) for key, value in plain.items()}
-    if isinstance(plain, list):
+    if isinstance(plain, (list, tuple)):
         return [nan_as_none(value) for value in plain]
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 

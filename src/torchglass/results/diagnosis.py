@@ -16,7 +16,8 @@ from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import Reader, RunStatus
 from torchglass.records.training import TrainingFacts
 from torchglass.results.ranks import RanksReader, report
-from torchglass.tables.export import File, html_page, html_text, json_text, written
+from torchglass.results.result import Result
+from torchglass.tables.export import File, html_page, html_text, written
 from torchglass.tables.text import harmless
 
 _MARKS = {"error": "✗", "warning": "!", "info": "·"}
@@ -26,7 +27,7 @@ _MOST_OPERANDS = 4
 _WIDTH = 100
 
 
-class Diagnosis:
+class Diagnosis(Result):
     """What is wrong with a training, where, since when, and what to do. Print it to read it.
 
     Args:
@@ -82,10 +83,6 @@ class Diagnosis:
             "findings": [nan_as_none(to_json_data(one)) for one in self.findings],
         }
 
-    def to_json(self, file: File | None = None) -> str:
-        """The diagnosis as JSON text; also written to `file` if given."""
-        return written(json_text(self.to_dict()), file)
-
     def to_html(self, file: File | None = None) -> str:
         """The diagnosis as a self-contained page; also written to `file` if given."""
         title = f"Diagnosis of {self.name}" if self.name else "Diagnosis"
@@ -102,6 +99,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def text(self, *, width: int | None = None) -> str:
+        """All findings, wrapped to a `width` of columns."""
+        return "\n".join(self.lines(width))
 
     def lines(self, width: int | None = None) -> Iterator[str]:
         """The text, line by line."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.errors import TorchglassError, warn
 from torchglass.records.findings import Finding, ReplayRecord
+from torchglass.records.json_data import to_json_data
+from torchglass.results.result import Result
 from torchglass.results.trace import Trace
 from torchglass.views.failure_text import (
     digest_text,
@@ -84,7 +86,7 @@ class Guard:
         return f"<Guard: {len(self._findings)} findings>"
 
 
-class Replay:
+class Replay(Result):
     """The result of rerunning the op of a dump alone."""
 
     def __init__(self, record: ReplayRecord) -> None:
@@ -100,13 +102,18 @@ class Replay:
         """What the guard found."""
         return self.record.finding
 
+    def to_dict(self) -> dict[str, Any]:
+        """The op, its inputs and its outputs as dicts, lists, strings and numbers."""
+        plain: dict[str, Any] = to_json_data(self.record)
+        return plain
+
     def __str__(self) -> str:
         return replay_text(self.record)
 
     __repr__ = __str__
 
 
-class Explanation:
+class Explanation(Result):
     """What happened in one forward; print it to read what failed, where, and what would fit."""
 
     def __init__(
@@ -133,6 +140,29 @@ class Explanation:
         if self.ok:
             return ""
         return failure_note(self.trace.record, self.trace.model, self.failure.context)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What failed, where, why, and what would fit, as dicts, lists and strings."""
+        failure, rule = self.failure, None if self.ok else self.failure.verdict
+        call, op = (None, None) if self.ok else (failure.call, failure.op)
+        source = None if self.ok else failure.source
+        return {
+            "model": self.trace.model.name,
+            "ok": self.ok,
+            "error": self.trace.error,
+            "path": None if call is None else call.path,
+            "op": None if op is None else op.function,
+            "source": None if source is None else to_json_data(source),
+            "why": None if rule is None else rule.why,
+            "fits": [] if rule is None else list(rule.fits),
+            "inputs": []
+            if self.ok
+            else [
+                {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+                for tensor in failure.tensors
+            ],
+            "text": str(self),
+        }
 
     def draw(self, path: str | PathLike[str], **options: Any) -> bytes:
         """A picture of what ran, with a mark where it failed; the options are `Trace.draw`'s."""

@@ -25,6 +25,7 @@ from torchglass.records.calls import (
 from torchglass.records.json_data import from_json_data, nan_as_none, to_json_data
 from torchglass.records.model import join_path
 from torchglass.results.report import Report, hidden_line
+from torchglass.results.result import schema_fields
 from torchglass.tables.export import File, HtmlRow, tree_fragment, written
 from torchglass.tables.text import (
     NOT_RUN,
@@ -295,6 +296,11 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
         """The report as JSON, also written to `file` if one is given."""
         # In ASCII, so that any name can be written anywhere.
         return written(json.dumps(self.to_dict(), indent=4, allow_nan=False), file)
+
+    def document(self) -> dict[str, Any]:
+        """What `--json` prints: the tree of the file below "inspection", with its schema."""
+        ((name, tree),) = self.to_dict().items()
+        return {**schema_fields(type(self)), "model": name, "inspection": tree}
 
     def save(self, file: File) -> Path:
         """Write the JSON file, whatever its ending, and create its folder if needed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +17,12 @@ from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
+from torchglass.results.result import Result
 from torchglass.tables.export import (
     File,
     HtmlRow,
     csv_text,
     html_page,
-    json_text,
     tree_fragment,
     written,
 )
@@ -171,8 +171,8 @@ _MOST_ROWS = 100
 """In a table without a chosen depth."""
 
 
-class Report(ABC):
-    """What a verb returns: print it for a table, or export it."""
+class Report(Result):
+    """What a verb that measures returns: print it for a table, or export it."""
 
     @property
     @abstractmethod
@@ -183,9 +183,9 @@ class Report(ABC):
     def table(self, *, width: int | None = None) -> str:
         """The report as a text table; with a `width`, columns that do not fit are left out."""
 
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """The report as dicts, lists, strings and numbers."""
+    def text(self, *, width: int | None = None) -> str:
+        """The table, as `table` makes it without further options."""
+        return self.table(width=width)
 
     @abstractmethod
     def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
@@ -193,10 +193,6 @@ class Report(ABC):
 
     @abstractmethod
     def _repr_html_(self) -> str: ...
-
-    def to_json(self, file: File | None = None) -> str:
-        """The report as JSON, also written to `file` if one is given."""
-        return written(json_text(self.to_dict()), file)
 
     def to_csv(self, file: File | None = None) -> str:
         """The report as CSV, also written to `file` if one is given."""
@@ -299,6 +295,11 @@ class ModuleReport(Report, Generic[M]):
         sorting = ', sort="self" (--sort self) the largest first'
         hidden = hidden_line(shown, every, deepest, width, sorting)
         return framed([names, *texts], [*signs, *hidden], self._below(width), room=width)
+
+    def _text_to_shorten(self, lines: int, width: int | None) -> str:
+        # What does not fit as a tree is a list of the largest.
+        text = self.table(width=width)
+        return text if text.count("\n") < lines else self.table(sort="self", width=width)
 
     def module_rows(
         self, *, depth: int | None = None, sort: Sort | None = None

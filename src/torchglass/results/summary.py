@@ -26,6 +26,7 @@ from torchglass.tables.text import (
     framed,
     harmless,
     name_column,
+    readable_depth,
     select_columns,
     shape_text,
     share_text,
@@ -119,6 +120,17 @@ class Summary(Report):
         columns = [names, *column_texts(self._shown, rows)]
         table = framed(columns, totals, remarks, room=width)
         return table if self.run is None else f"{self.run}\n\n{table}"
+
+    def _text_to_shorten(self, lines: int, width: int | None) -> str:
+        text = self.table(width=width)
+        if text.count("\n") < lines:
+            return text
+        # Repeated blocks as one row each, and no deeper than can be read.
+        folded = summarize(self.model, self.calls, fold=True)
+        depth = readable_depth([row.depth for row in folded.rows]) or 1
+        return Summary(self.model, self.calls, depth=depth, fold=True, run=self.run).table(
+            width=width
+        )
 
     def tree(self, *, width: int | None = None) -> str:
         """The tree of modules, each with its settings and number of parameters.

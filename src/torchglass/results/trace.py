@@ -19,6 +19,7 @@ from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, Slot, SlotRole, Stats, join_path
 from torchglass.records.trace import OpId, TraceRecord, UnconfirmedOp, Validation
 from torchglass.results.op import Call, Handles, NamedTensor, Op
+from torchglass.results.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ class _Alive:
         self.held: WeakValueDictionary[str, NamedTensor] = WeakValueDictionary()
 
 
-class Trace(Sequence[Op]):
+class Trace(Result, Sequence[Op]):
     """All ops of one pass through a model, in the order they ran.
 
     Find an op by any of its names: its label ("conv2d_3_7", "conv2d_3"), the module that returned
@@ -194,6 +195,19 @@ class Trace(Sequence[Op]):
         found = self.anatomy.layers.get(name.lower(), ())
         passes = [op for op in found if op in self.anatomy.lookup]
         return tuple(self.ops[op] for op in passes) if passes else (self[name],)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pass and its ops, except their tensors, as dicts, lists, strings and numbers."""
+        return {
+            "model": self.record.model,
+            "error": self.error,
+            "seconds": self.seconds,
+            "calls": [
+                {"path": call.path, "number": call.number, "total_ns": call.total_ns}
+                for call in self.record.calls
+            ],
+            "ops": self.to_dicts(),
+        }
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Everything about each op except its tensors, as plain values."""

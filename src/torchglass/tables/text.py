@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torchglass.errors import ViewError
@@ -290,6 +291,10 @@ _LEAST = 8
 _LONGEST_NAME = 60
 _MOST_ROWS = 100
 """In a table without a chosen depth."""
+_LEAST_LINES = 5
+"""Of a part of a text that is shortened."""
+BRIEF_LINES = 40
+"""The most lines of a text in brief."""
 _TAB = 4
 _GUIDES = "│├└─ "
 
@@ -497,6 +502,29 @@ def ends(items: Sequence[R], most: int) -> tuple[Sequence[R], int, Sequence[R]]:
         return items, 0, ()
     half = most // 2
     return items[:half], len(items) - 2 * half, items[-half:]
+
+
+def shortened_lines(text: str, most: int) -> str:
+    """A text in at most so many lines: the longest parts between rules and blank lines end early.
+
+    A line says how many are missing.
+    """
+    lines = text.splitlines()
+    parts = [list(part) for _, part in groupby(lines, key=lambda line: bool(line.strip("─ ")))]
+    for part in sorted(parts, key=len, reverse=True):
+        excess = sum(map(len, parts)) - most
+        # One line more than that, for the line that says so.
+        cut = min(excess + 1, len(part) - _LEAST_LINES)
+        if excess > 0 and cut > 1:
+            part[-cut:] = [_missing_lines(cut, len(lines))]
+    kept = [line for part in parts for line in part]
+    if len(kept) > most:
+        kept = [*lines[: most - 1], _missing_lines(len(lines) - most + 1, len(lines))]
+    return "\n".join(kept)
+
+
+def _missing_lines(count: int, total: int) -> str:
+    return f"… {count:,} of {total:,} lines left out; to_json() (--json) has everything"
 
 
 def left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:

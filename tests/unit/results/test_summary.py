@@ -78,7 +78,9 @@ def test_a_notebook_gets_both_text_and_html() -> None:
 
 
 def test_json_is_the_dict_as_text() -> None:
-    assert json.loads(RESNET.to_json()) == RESNET.to_dict()
+    head = {"schema": "torchglass/summary", "version": 1}
+
+    assert json.loads(RESNET.to_json()) == {**head, **RESNET.to_dict()}
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "html"])
