@@ -17,6 +17,7 @@ from docs import examples, finding_kinds, json_fields, notebooks
 from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import overviews, photographs
 from docs.sick_trainings import trainings
+from tests.architectures import LanguageModel, ResNet, UNet
 from tests.zoo_trace import AlexNet, Recurrent
 from torchglass.api.explore import make_source
 from torchglass.demo import train
@@ -63,6 +64,16 @@ def _of_traces() -> Iterator[Path]:
     yield _draw(recurrent, "recurrent-unrolled", direction="right")
     gpt = tg.trace(GPT2(12, 96, 4, 1000, 64), torch.zeros(1, 16, dtype=torch.long), save=None)
     yield _draw(gpt, "gpt")
+    words = torch.zeros(1, 64, dtype=torch.long)
+    for name, model, x in (
+        ("gpt", LanguageModel(12), words),
+        ("mixture", LanguageModel(6, experts=8), words),
+        ("resnet", ResNet(), torch.rand(1, 3, 224, 224)),
+        ("unet", UNet(), torch.rand(1, 3, 128, 128)),
+    ):
+        path = IMAGES / f"diagram-{name}.svg"
+        tg.diagram(model.eval(), x).save(path)
+        yield path
 
 
 def _of_the_explorer() -> Iterator[Path]:

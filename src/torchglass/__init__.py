@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchglass.api.plan import batch_size as batch_size
     from torchglass.api.plan import estimate as estimate
     from torchglass.api.summary import summary as summary
+    from torchglass.api.trace import diagram as diagram
     from torchglass.api.trace import explain as explain
     from torchglass.api.trace import load as load
     from torchglass.api.trace import pluck as pluck
@@ -118,7 +119,7 @@ _HOMES = {
     "api.measure": "flops inspect memory profile record register_flops unregister_flops",
     "api.plan": "batch_size estimate",
     "api.summary": "summary",
-    "api.trace": "explain load pluck trace tracing",
+    "api.trace": "diagram explain load pluck trace tracing",
     "api.view": "view",
     "api.watch": "attach open setup watch",
     "classic.inspector_gadgets": "InspectorGadgets",

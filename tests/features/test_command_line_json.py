@@ -48,6 +48,7 @@ REPORTS = {
     "memory": [*ON_NET, "--optimizer", "adamw"],
     "profile": [*ON_NET, "--warmup", "0", "--repeats", "1"],
     "trace": ON_NET,
+    "diagram": ON_NET,
     "explain": ["net.py:Net", "--input", "1x4x8x8"],
     "inspect": [*ON_NET, "--backward"],
     "estimate": [*ON_NET, "--world-size", "2"],

@@ -1,4 +1,4 @@
-"""The verbs for one traced pass: `trace`, `tracing`, `pluck`, `explain` and `load`."""
+"""The verbs for one traced pass: `trace`, `tracing`, `diagram`, `pluck`, `explain` and `load`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchglass.capture.trace.assemble import OpSelector, PassCapture, Selection
     from torchglass.capture.trace.pass_recorder import Edit, Level
+    from torchglass.results.diagram import Diagram
     from torchglass.results.failures import Explanation
     from torchglass.results.trace import Trace
 
@@ -101,6 +102,49 @@ def trace_forward(
     with _telling_of_errors(model, level=level, **options) as tape:
         output = model(*args, **kwargs)
     return Trace(lambda: tape.captured, partial(_structure, model), output=output)
+
+
+def diagram(
+    model: nn.Module | Trace, *inputs: Any, depth: int | None = None, **kwargs: Any
+) -> Diagram:
+    """Draw the structure of a model as one clean page, like a figure in a paper.
+
+    Repeated blocks are drawn once with their number, a residual addition is a "+", and arrows say
+    the shape where it changes. Norms and activations join the layer before them; dropout, reshapes
+    and arithmetic with constants are left out. `trace(...).draw(...)` draws every op.
+
+    Args:
+        model: A module, which is run once, or a trace.
+        *inputs: Positional arguments of the forward.
+        depth: How many levels of modules to open. None: as many as fit on a page.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        A `Diagram`: write it with `.save("net.svg")` or `.save("net.pdf")`; a notebook shows it.
+
+    Raises:
+        TargetError: `model` is not a module or a trace.
+        ViewError: `depth` is less than 1.
+
+    Example:
+        >>> from torch import nn
+        >>> import torch
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
+        >>> print(diagram(model, torch.randn(1, 3, 8, 8)))
+        input → 1×3×8×8
+        3×3 Conv2d, 8 · BatchNorm2d · ReLU → 1×8×6×6
+        output
+    """
+    import torch
+
+    from torchglass.capture.isolated_run import leave_unchanged
+    from torchglass.results.trace import Trace
+
+    if isinstance(model, Trace):
+        return model.diagram(depth)
+    expect_module(model, "diagram")
+    with torch.no_grad(), leave_unchanged(model.modules()):
+        return trace_forward(model, inputs, kwargs, save=None).diagram(depth)
 
 
 def tracing(

@@ -276,6 +276,40 @@ def trace(
 
 
 @app.command
+def diagram(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    out: Path | None = None,
+    depth: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    output: ResultOptions = PRINTED,
+    debug: Debug = False,
+) -> None:
+    """Draw the structure of a model as one page, like a figure in a paper.
+
+    ```
+    torchglass diagram net.py:Net --input 1x3x224x224 --out net.svg
+    torchglass diagram net.py:Net --input 1x3x224x224 --depth 2 --out net.pdf
+    ```
+
+    Parameters
+    ----------
+    out
+        Write the page to this file: `.svg` or `.pdf`. The blocks are printed as text.
+    depth
+        Levels of modules to open. Default: as many as fit on a page.
+    """
+    from torchglass.api import trace
+
+    drawn = _run(trace.diagram, target, input, depth=depth)
+    if out:
+        drawn.save(out)
+        tell(f"wrote {out}")
+    output.show(drawn)
+
+
+@app.command
 def explain(
     target: Model,
     /,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torchglass.analyse.op_graph import Depth, Mode
     from torchglass.capture.trace.assemble import CapturedPass
+    from torchglass.results.diagram import Diagram
     from torchglass.results.files import LoadedPass
     from torchglass.views.graph.layout import Direction
     from torchglass.views.graph.style import ColorBy, Overrides
@@ -324,6 +325,19 @@ class Trace(Result, Sequence[Op]):
             dark=dark,
             overrides=overrides,
         )
+
+    def diagram(self, depth: int | None = None) -> Diagram:
+        """The blocks of the model on one page, as `torchglass.diagram` draws them.
+
+        Args:
+            depth: How many levels of modules to open. None: as many as fit on a page.
+
+        Returns:
+            A `Diagram`: write it with `.save("net.svg")` or `.save("net.pdf")`.
+        """
+        from torchglass.results.diagram import diagram_of
+
+        return diagram_of(self.record, self.model, depth)
 
     # A name is nearly always that of an op, so callers should not have to tell the two apart.
     @overload
