@@ -10,7 +10,7 @@ from torch import nn
 
 import torchglass as tg
 from torchglass.analyse.call_graph import op_graph
-from torchglass.api.backends import this_run
+from torchglass.api.new_run import this_run
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.watcher import Watcher
 from torchglass.records.findings import Finding, Findings

@@ -1,4 +1,4 @@
-"""The program Torchglass runs in: how it ends, and whether a user sits at it."""
+"""The program Torchglass runs in: how it ends, its commit, and whether a user sits at it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -210,3 +211,51 @@ def _is_in_foreground(terminal: int) -> bool:
 def _is_job_of_shell() -> bool:
     """Whether a shell runs this process, or its pipeline, as a job."""
     return hasattr(os, "getpgid") and os.getpgid(os.getppid()) != os.getpgrp()
+
+
+def git_commit() -> str:
+    """The commit that is checked out where the program is; "" if there is none.
+
+    It is read from git's files: starting git would take longer than everything else here. So
+    changes that are not committed go unnoticed.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [Path.cwd()]
+    if script is not None and "site-packages" not in script:
+        folders.insert(0, Path(script).absolute().parent)
+    for folder in folders:
+        try:
+            if (found := _git_folder(folder)) is not None:
+                return _commit_in(found)
+        except (OSError, ValueError):  # noqa: PERF203 - two folders
+            continue
+    return ""
+
+
+def _git_folder(folder: Path) -> Path | None:
+    """The folder with git's files of the repository that a folder is in."""
+    for above in (folder, *folder.parents):
+        place = above / ".git"
+        if place.is_dir():
+            return place
+        if place.is_file():  # A worktree or a submodule: the file names the folder.
+            named = place.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            return above / named
+    return None
+
+
+def _commit_in(git: Path) -> str:
+    head = (git / "HEAD").read_text(encoding="utf-8").strip()
+    branch = head.partition("ref: ")[2]
+    if not branch:
+        return head
+    shared = git / "commondir"
+    common = git / shared.read_text(encoding="utf-8").strip() if shared.exists() else git
+    for place in (git, common):
+        if (place / branch).is_file():
+            return (place / branch).read_text(encoding="utf-8").strip()
+    for line in (common / "packed-refs").read_text(encoding="utf-8").splitlines():
+        commit, _, name = line.partition(" ")
+        if name == branch:
+            return commit
+    return ""

@@ -231,6 +231,8 @@ export interface Status {
   readonly problem?: string;
 }
 
+export type Setting = string | number | boolean | null;
+
 export interface Run {
   readonly name: string;
   readonly created_ns: number;
@@ -241,6 +243,10 @@ export interface Run {
   readonly host?: string;
   readonly command?: string;
   readonly torch_version?: string;
+  /** The settings of the training; nested ones have dotted names. */
+  readonly config?: Readonly<Record<string, Setting>>;
+  readonly notes?: string;
+  readonly git_commit?: string;
   readonly rank?: number;
   readonly world_size?: number;
   /** How many numbers of a tensor a histogram is made of at most; null for all. */

@@ -4,7 +4,7 @@ import { computed } from "@preact/signals";
 import { formatExact } from "../data/formats";
 import type { Finding, Status } from "../data/records";
 import { saved } from "../state/live";
-import { chosenView, shown, status } from "../state/state";
+import { chosenView, run, shown, status } from "../state/state";
 import { SIGNS } from "./badge";
 import { together } from "./finding-groups";
 import { FindingPlace } from "./findings";
@@ -102,7 +102,35 @@ export function VerdictCard() {
         <p class="dim" data-testid="ending">
           {endingOf(status.value)}
         </p>
+        <Settings />
       </div>
+    </div>
+  );
+}
+
+/** What the training was started with: its settings, its notes and its commit. */
+function Settings() {
+  const { config = {}, notes, git_commit } = run.value ?? {};
+  const settings = Object.entries(config);
+  if (!settings.length && !notes && !git_commit) return null;
+  return (
+    <dl class="settings" data-testid="settings">
+      {notes && <Setting name="Notes" value={notes} />}
+      {settings.map(([name, value]) => (
+        <Setting key={name} name={name} value={String(value)} />
+      ))}
+      {git_commit && <Setting name="Commit" value={git_commit.slice(0, 10)} />}
+    </dl>
+  );
+}
+
+function Setting({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>
+        <bdi>{value}</bdi>
+      </dd>
     </div>
   );
 }

@@ -105,7 +105,8 @@ def _run_of(target: object) -> RunNote | None:
     if not is_reader(target) or target.last_step() < 0:
         return None
     found = target.document(Findings)
-    return RunNote(target.status(), target.last_step(), found.findings if found else ())
+    findings = found.findings if found else ()
+    return RunNote(target.run(), target.status(), target.last_step(), findings)
 
 
 def _unpacked(target: object) -> object:

@@ -11,18 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torchglass.api.backends import (
-    MEMORY,
     NAMES,
     Backend,
     BackendSink,
     Reporter,
     StandaloneBackend,
     TrainingControl,
-    WritableRun,
     find_backends,
+    say,
+)
+from torchglass.api.new_run import (
+    MEMORY,
+    WritableRun,
     open_again,
     open_new,
-    say,
+    read_config,
     this_run,
 )
 from torchglass.errors import (
@@ -71,6 +74,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     save: FilePath | None = None,
     resume: FilePath | None = None,
     max_bytes: int | None = None,
+    config: object = None,
+    notes: str = "",
     reduce: Literal["all"] | None = None,
     unit: Unit | None = None,
     scaler: Any = None,
@@ -109,6 +114,9 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         save: Path of a new run file.
         resume: Path of a run file of an earlier training, which is continued.
         max_bytes: Largest size of the file. Older steps are thinned out beyond it.
+        config: Settings of the training, to find and compare runs by: a dict, an
+            `argparse.Namespace` or a dataclass. Nested settings get dotted names.
+        notes: What you want to remember about the run.
         reduce: "all" adds up the values of all ranks on rank 0. None: each rank writes its own
             file.
         unit: What counts as a step: "optimizer" or "backward". None: optimizer steps if there
@@ -179,6 +187,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         this_run(type(model).__name__),
         sample_n=sample_n,
         reject_outlier_proportion=reject_outlier_proportion,
+        config=read_config(config),
+        notes=str(notes),
     )
     if reduce is not None and run.rank > 0 and is_among_many():
         # Its values go to the first rank, so it needs no file.

@@ -76,7 +76,11 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
         return _record_decoder(typing.cast(type, kind))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (_decoder(argument) for argument in arguments if argument is not type(None))
+        kinds = [argument for argument in arguments if argument is not type(None)]
+        if len(kinds) > 1:  # Plain values of any of these types.
+            inner = _leaf_decoder(tuple(leaf for kind in kinds for leaf in _LEAVES[kind]))
+        else:
+            inner = _decoder(kinds[0])
         return lambda plain: None if plain is None else inner(plain)
     if origin is tuple:
         return _tuple_decoder(arguments[0])

@@ -7,7 +7,7 @@ memory have the same interface.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, NewType, Protocol, TypeVar, runtime_checkable
 
@@ -24,6 +24,8 @@ from torchglass.records.training import TrainingFacts
 State = Literal["running", "finished", "stopped", "interrupted", "killed", "stalled"]
 """The state of a run: its process is running, finished normally, was stopped by an exception or
 by Ctrl-C, was killed, or is alive but makes no steps."""
+
+ConfigValue = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,12 @@ class RunRecord:
     """The number of values per tensor that histograms sample; None for all values."""
     reject_outlier_proportion: float = 0.1
     """The share of extreme values of a histogram that views hide by default."""
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """The settings of the training, as the user passed them; nested ones have dotted names."""
+    notes: str = ""
+    """What the user wrote about the run."""
+    git_commit: str = ""
+    """The commit that was checked out where the program is; "" outside of a repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

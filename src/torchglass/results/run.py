@@ -25,7 +25,15 @@ from torchglass.analyse import histograms
 from torchglass.errors import TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Histograms, Model, join_path
-from torchglass.records.run import FIELDS, Points, RunRecord, RunStatus, Series, Session
+from torchglass.records.run import (
+    FIELDS,
+    ConfigValue,
+    Points,
+    RunRecord,
+    RunStatus,
+    Series,
+    Session,
+)
 from torchglass.results import ranks
 from torchglass.results.files import open_readers
 from torchglass.results.ranks import RankReport, RanksReader
@@ -282,6 +290,21 @@ class SavedRun:
     def run(self) -> RunRecord:
         """What recorded this run, where and when."""
         return self.reader.run()
+
+    @property
+    def config(self) -> Mapping[str, ConfigValue]:
+        """The settings that were passed to `watch`; nested ones have dotted names."""
+        return self.run.config
+
+    @property
+    def notes(self) -> str:
+        """The notes that were passed to `watch`."""
+        return self.run.notes
+
+    @property
+    def git_commit(self) -> str:
+        """The commit that was checked out where the program ran; "" outside of a repository."""
+        return self.run.git_commit
 
     @property
     def model(self) -> Model:

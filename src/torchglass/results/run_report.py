@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchglass.analyse.diagnosis.conclude import verdict
 from torchglass.records.findings import Finding
 from torchglass.records.json_data import nan_as_none, to_json_data
-from torchglass.records.run import RunStatus
+from torchglass.records.run import RunRecord, RunStatus
 from torchglass.tables.text import aligned_rows, harmless, sparkline
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _MOST_TENSORS = 5
 _MOST_POINTS = 2_000_000
 """Above this many points only logged values are read: the others would take seconds."""
 _CURVE_WIDTH = 40
+_COMMIT_CHARACTERS = 10
 _ACTIVATIONS = ("input", "output", "eval:")
 """How the names of series begin that are not of parameters."""
 
@@ -28,7 +29,10 @@ _ACTIVATIONS = ("input", "output", "eval:")
 class RunNote:
     """The state of a run, and what was found in it."""
 
-    def __init__(self, status: RunStatus, last_step: int, findings: Sequence[Finding]) -> None:
+    def __init__(
+        self, run: RunRecord, status: RunStatus, last_step: int, findings: Sequence[Finding]
+    ) -> None:
+        self.run = run
         self.status = status
         self.last_step = last_step
         self.findings = tuple(one for one in findings if one.severity != "info")
@@ -37,7 +41,7 @@ class RunNote:
         count = len(self.findings)
         found = _problems(count) if count else "no problems found"
         head = f"{self.verdict}: {harmless(self.status.full)}, last step {self.last_step}, {found}"
-        return "\n".join([head, *self.finding_lines()])
+        return "\n".join([head, *self.finding_lines(), *self.setting_lines()])
 
     @property
     def verdict(self) -> str:
@@ -57,6 +61,19 @@ class RunNote:
         if len(self.findings) > _MOST_FINDINGS:
             yield f"  … {len(self.findings) - _MOST_FINDINGS} more"
 
+    def setting_lines(self) -> Iterator[str]:
+        """The settings, the notes and the commit of the run, if it has them."""
+        run = self.run
+        settings = [f"{name}={value}" for name, value in run.config.items()]
+        told = {
+            "Config": ", ".join(settings),
+            "Notes": run.notes,
+            "Commit": run.git_commit[:_COMMIT_CHARACTERS],
+        }
+        for name, text in told.items():
+            if text:
+                yield f"{name}: {harmless(text)}"
+
     def to_dict(self) -> dict[str, Any]:
         """The note as dicts, lists, strings and numbers."""
         return {
@@ -67,6 +84,9 @@ class RunNote:
             "error": self.status.error,
             "message": self.status.message,
             "last_step": self.last_step,
+            "config": nan_as_none(dict(self.run.config)),
+            "notes": self.run.notes,
+            "git_commit": self.run.git_commit,
             "findings": [nan_as_none(to_json_data(one)) for one in self.findings],
         }
 
@@ -76,11 +96,12 @@ def run_text(run: SavedRun) -> str:
     logged, gradients, weights = _shown_series(run)
     status = run.status.full
     facts = [run.run.name, status, *(fact for fact in run.facts() if fact != status)]
-    note = RunNote(run.status, run.last_step, run.findings)
+    note = RunNote(run.run, run.status, run.last_step, run.findings)
     return "\n".join(
         [
             f"{note.verdict}: {harmless(', '.join(facts))} ({run.path})",
             *_finding_lines(note),
+            *note.setting_lines(),
             *_curves("Logged", logged, "value"),
             *_curves("Largest gradients (standard deviation)", gradients, "std"),
             *_curves("Largest weights (standard deviation)", weights, "std"),

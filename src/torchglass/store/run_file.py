@@ -102,8 +102,7 @@ class RunFile:
         with connection:
             self.known_series = read_series(connection)
             self._dropped_before = self._meta("dropped") or 0
-            if self._meta("run") is None:
-                self._put_meta("run", to_json_data(run))
+            self._put_meta("run", _continued(self._meta("run"), to_json_data(run)))
             connection.execute("DELETE FROM meta WHERE key = 'finished_ns'")
             connection.execute("DELETE FROM documents WHERE kind = 'ending'")
             self._say_alive()
@@ -222,6 +221,15 @@ class RunFile:
 
     def _meta(self, key: str) -> Any:
         return read_meta(self._connection, key)
+
+
+def _continued(begun: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run; one that is resumed takes the settings and the notes of now."""
+    if begun is None:
+        return run
+    renewed = {key: run[key] for key in ("notes", "git_commit") if run.get(key)}
+    config = {**begun.get("config", {}), **run.get("config", {})}
+    return {**begun, **renewed, **({"config": config} if config else {})}
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> Any:
