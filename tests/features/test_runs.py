@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import subprocess
+import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ from torch import nn
 import torchglass as tg
 from tests.command_line import main
 from tests.models import train
+from tests.recorded import ROOT
 
 
 @dataclass
@@ -45,7 +49,7 @@ def test_the_settings_of_a_training_are_recorded(
 
 
 def test_settings_that_are_no_settings_are_refused() -> None:
-    with pytest.raises(tg.TorchglassError, match="config must be a dict.* not int"):
+    with pytest.raises(tg.TorchglassError, match=r"config must be a dict.* not int"):
         tg.watch(nn.Linear(2, 1), config=3)
 
 
@@ -123,3 +127,239 @@ def test_the_settings_are_in_the_json_of_a_run(
     run = json.loads(capsys.readouterr().out)["run"]
     assert run["config"] == {"lr": 0.1}
     assert run["notes"] == "a try"
+
+
+def record(path: Path, loss: float, *, config: object = None, notes: str = "") -> None:
+    """A run of two steps."""
+    model = nn.Linear(2, 1)
+    with tg.watch(model, save=path, config=config, notes=notes, verbose=False) as watcher:
+        for value in (2 * loss, loss):
+            watcher.log("loss", value)
+            watcher.step()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three runs with two settings."""
+    record(tmp_path / "a.glass", 0.5, config={"lr": 0.1, "optimizer": "sgd"}, notes="the first")
+    record(tmp_path / "b.glass", 0.3, config={"lr": 0.01, "optimizer": "sgd"})
+    record(tmp_path / "inner" / "c.glass", 0.4, config={"lr": 0.1, "optimizer": "adam"})
+    return tmp_path
+
+
+def test_a_folder_of_runs_is_a_table(folder: Path) -> None:
+    runs = tg.runs(folder)
+
+    assert [run.path for run in runs] == ["inner/c.glass", "b.glass", "a.glass"]
+    text = str(runs)
+    assert text.startswith(f"3 runs in {folder}: 3 healthy")
+    (line,) = (line for line in text.splitlines() if line.startswith("a "))
+    assert line.split()[3:] == ["finished", "2", "healthy", "0.5", "0.1", "sgd", "the", "first"]
+
+
+def test_runs_are_filtered_sorted_and_grouped(folder: Path) -> None:
+    runs = tg.runs(folder)
+
+    assert [run.path for run in runs.where("lr < 0.05 or optimizer == 'adam'").sort("loss")] == [
+        "b.glass",
+        "inner/c.glass",
+    ]
+    assert [run.path for run in runs.where(optimizer="sgd").sort("-loss")] == ["a.glass", "b.glass"]
+    assert [run.path for run in runs.where("'first' in notes and state == 'finished'")] == [
+        "a.glass"
+    ]
+    groups = runs.group("optimizer")
+    assert groups.answer.startswith("2 groups by optimizer; the lowest loss is 0.3")
+    assert groups.to_dict()["entries"][0]["runs"] == 2
+
+
+def test_runs_are_opened_from_their_table(folder: Path) -> None:
+    runs = tg.runs(folder)
+
+    with runs.sort("loss").open(0) as best:
+        assert best.config["lr"] == 0.01
+    with runs.open(runs["a"].id) as first:
+        assert first.notes == "the first"
+    with pytest.raises(tg.TorchglassError, match="no run is called 'd'"):
+        runs["d"]
+    with pytest.raises(tg.TorchglassError, match="no run 7: the table has 3 runs"):
+        runs[7]
+
+
+@pytest.mark.parametrize(
+    ("filter", "told"),
+    [
+        ("lrr < 1", "no run has a value 'lrr'; did you mean lr"),
+        ("lr <", "is not a filter"),
+        ("__import__('os').system('true')", "only comparisons are allowed"),
+        ("lr is 1", "use == and !="),
+    ],
+)
+def test_a_filter_that_is_wrong_is_told_in_one_line(
+    folder: Path, filter: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", str(folder), "--where", filter]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_filter_takes_names_of_any_kind(tmp_path: Path) -> None:
+    record(tmp_path / "a.glass", 0.5, config={"model": {"width": 8}, "data/set": "images"})
+
+    runs = tg.runs(tmp_path)
+
+    assert len(runs.where("model.width == 8")) == 1
+    assert len(runs.where("config.model.width >= 8 and values.loss < 1")) == 1
+    assert len(runs.where("`data/set` in ['images', 'texts']")) == 1
+    assert len(runs.where("model.width == 'wide' or not -model.width < 0")) == 0
+
+
+def test_the_command_line_prints_and_writes_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", str(folder), "--sort", "loss", "--columns", "name,loss"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[4:7]] == [["b", "0.3"], ["inner/c", "0.4"], ["a", "0.5"]]
+
+    assert main(["runs", str(folder), "--json", "--where", "lr == 0.01"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["entries"]
+    assert run["config"] == {"lr": 0.01, "optimizer": "sgd"}
+    assert (run["values"], run["state"], run["steps"]) == ({"loss": 0.3}, "finished", 2)
+
+    assert main(["runs", str(folder), "--csv", "-"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert {"name", "config.lr", "values.loss"} <= set(head.split(","))
+    assert len(rows) == 3
+
+    assert main(["runs", str(folder), "--html", str(folder / "runs.html")]) == 0
+    assert "the first" in (folder / "runs.html").read_text()
+
+
+def test_a_table_of_runs_is_a_data_frame(folder: Path) -> None:
+    frame = tg.runs(folder).to_pandas()
+
+    assert frame.set_index("name").loc["b", "config.lr"] == 0.01
+
+
+def test_files_that_are_no_runs_are_told_in_one_line_and_the_rest_is_shown(folder: Path) -> None:
+    good = (folder / "a.glass").read_bytes()
+    (folder / "text.glass").write_text("a text")
+    (folder / "empty.glass").touch()
+    (folder / "cut.glass").write_bytes(good[: len(good) // 3])
+    (folder / "wrong.glass").write_bytes(good[:8192] + bytes(len(good) - 8192))
+    sqlite3.connect(folder / "other.glass").execute("CREATE TABLE t (x)").connection.close()
+    (folder / "notes.txt").write_text("not a run")
+
+    runs = tg.runs(folder)
+
+    assert len(runs) == 3
+    assert len(runs.unreadable) == 5
+    (note,) = (line for line in str(runs).splitlines() if line.startswith("Note:"))
+    assert note.startswith("Note: 5 files cannot be read. The first: ")
+
+
+def test_only_what_has_changed_is_read_again(folder: Path) -> None:
+    tg.runs(folder)
+    # What is not read again need not even be a run any more.
+    before = (folder / "a.glass").stat()
+    (folder / "a.glass").write_bytes(bytes(before.st_size))
+    os.utime(folder / "a.glass", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with (folder / "b.glass").open("r+b") as file:
+        file.truncate(100)
+    record(folder / "d.glass", 0.1)
+
+    runs = tg.runs(folder)
+
+    assert [run.path for run in runs] == ["d.glass", "inner/c.glass", "a.glass"]
+    assert [run.path for run in runs.unreadable] == ["b.glass"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no index", b"SQLite format 3\0" + bytes(2000)])
+def test_an_index_that_is_corrupt_or_not_ours_does_no_harm(folder: Path, content: bytes) -> None:
+    tg.runs(folder)
+    (index,) = folder.glob(".torchglass*")
+    index.write_bytes(content)
+
+    assert len(tg.runs(folder)) == 3
+    assert len(tg.runs(folder)) == 3
+
+
+def test_a_corrupt_index_is_made_again(folder: Path) -> None:
+    tg.runs(folder)
+    (index,) = folder.glob(".torchglass*")
+    good = index.read_bytes()
+    index.write_bytes(good[:200] + bytes(len(good) - 200))
+
+    assert len(tg.runs(folder)) == 3
+
+    rows = sqlite3.connect(index).execute("SELECT path FROM runs ORDER BY path").fetchall()
+    assert rows == [("a.glass",), ("b.glass",), ("inner/c.glass",)]
+
+
+def test_a_folder_that_cannot_be_written_is_listed(folder: Path) -> None:
+    folder.chmod(0o555)
+    try:
+        assert len(tg.runs(folder)) == 3
+    finally:
+        folder.chmod(0o755)
+
+
+def test_the_ranks_of_a_run_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        with tg.watch(nn.Linear(2, 1), run_dir=tmp_path, verbose=False) as watcher:
+            watcher.log("loss", rank)
+            watcher.step()
+
+    (run,) = runs = tg.runs(tmp_path)
+
+    assert (run.ranks, run.values) == (2, {"loss": 0.5})
+    with runs.open(0) as opened:
+        assert sorted(opened.ranks) == [0, 1]
+
+
+def test_traces_are_not_runs(folder: Path) -> None:
+    import torch
+
+    tg.trace(nn.Linear(2, 1), torch.ones(1, 2)).save(folder / "trace.glass")
+
+    assert len(tg.runs(folder)) == 3
+
+
+TRAIN = """
+import sys, torch
+import torchglass as tg
+
+with tg.watch(torch.nn.Linear(2, 1), save=sys.argv[1], verbose=False) as watcher:
+    watcher.log("loss", 3.0)
+    watcher.step()
+    print("step", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_run_is_listed_while_it_runs_and_after_it_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(tmp_path / "run.glass")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ},
+    ) as training:
+        assert training.stdout is not None
+        training.stdout.readline()
+        while not (runs := tg.runs(tmp_path)) or runs[0].last_step < 0:
+            pass
+        assert runs[0].status.state == "running"
+        assert runs.answer.endswith("1 running")
+        training.kill()
+
+    (run,) = tg.runs(tmp_path)
+    assert (run.status.state, run.values) == ("killed", {"loss": 3.0})
+
+
+def test_a_folder_that_is_not_there_is_named() -> None:
+    with pytest.raises(tg.TorchglassError, match="nowhere does not exist"):
+        tg.runs("nowhere")

@@ -204,8 +204,15 @@ def finding_events(findings: Iterable[Finding], last_step: int) -> tuple[Finding
 
 def loss_series(series: Iterable[Series]) -> Series | None:
     """The logged value that is the training loss: "loss" before "train/loss" and "loss_a"."""
-    found = [one for one in series if not one.path and one.kind == "scalar" and is_loss(one.name)]
-    return min(found, key=lambda one: (one.name.lower() != "loss", one.id), default=None)
+    found = {one.name: one for one in series if not one.path and one.kind == "scalar"}
+    name = loss_name(found)
+    return None if name is None else found[name]
+
+
+def loss_name(names: Iterable[str]) -> str | None:
+    """The name of the training loss among those of values logged for the whole model."""
+    found = [name for name in names if is_loss(name)]
+    return min(found, key=lambda name: name.lower() != "loss", default=None)
 
 
 def loss_curve(reader: Reader, *, columns: int = _COLUMNS) -> LossCurve | None:

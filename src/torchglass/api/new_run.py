@@ -115,8 +115,8 @@ def this_run(name: str) -> RunRecord:
 def read_config(given: object) -> dict[str, ConfigValue]:
     """The settings of a training by dotted name; what is not a plain value becomes text.
 
-    >>> read_config({"lr": 0.1, "model": {"width": 32, "act": torch.relu}})
-    {'lr': 0.1, 'model.width': 32, 'model.act': '<built-in method relu of type object>'}
+    >>> read_config({"lr": 0.1, "model": {"width": 32, "dropout": None}})
+    {'lr': 0.1, 'model.width': 32, 'model.dropout': None}
     """
     if given is None:
         return {}

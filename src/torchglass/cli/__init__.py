@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # Each registers its commands.
-from torchglass.cli import plan_model, run_model, show_model  # noqa: F401
+from torchglass.cli import many_runs, plan_model, run_model, show_model  # noqa: F401
 from torchglass.cli.options import app, explain_error, quiet_fakes, telling_warnings
 
 FAILED = 2

@@ -84,6 +84,42 @@ class Ending:
     """The first line of its message."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """One run of a folder, as a table of runs lists it."""
+
+    path: str
+    """The path of its file in the folder."""
+    run: RunRecord
+    ending: Ending = field(default_factory=Ending)
+    """How it ended, or its state when it was read."""
+    last_step: int = -1
+    seconds: float = 0.0
+    """From its start to its last step."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The last value of everything that was logged for the whole model, such as the loss."""
+    problems: tuple[str, ...] = ()
+    """The messages of its findings, the worst first, without mere information."""
+    severity: str = ""
+    """That of its worst finding: "error", "warning" or ""."""
+    bytes: int = 0
+    ranks: int = 1
+    is_trace: bool = False
+    """Whether the file has a trace of one forward, and no training."""
+    unreadable: str = ""
+    """Why it cannot be read; "" if it can."""
+
+    @property
+    def id(self) -> str:
+        """What names the run in links; it stays when the file is moved or other runs come."""
+        return f"{self.run.created_ns:x}-{self.run.rank}"
+
+    @property
+    def status(self) -> RunStatus:
+        """How it ended, or that it is running."""
+        return status_of_ending(self.ending)
+
+
 class RunStatus(str):
     """The status of a run: a text that also has its parts as attributes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import tempfile
 import time
@@ -43,13 +44,28 @@ def open_readers(target: str | PathLike[str]) -> list[FileReader]:
     return [FileReader(path)]
 
 
+def ranks_beside(path: Path) -> list[FileReader]:
+    """The file of a rank, and those of the other ranks of its run in the same folder."""
+    first = FileReader(path)
+    found = [first]
+    for other in sorted(path.parent.glob("*.glass")):
+        if other != path:
+            with contextlib.suppress(StoreError):
+                reader = FileReader(other)
+                if run_identity(reader.run()) == run_identity(first.run()):
+                    found.append(reader)
+                else:
+                    reader.close()
+    return _filled(found)
+
+
 def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
     readers = _filled(_readable(paths))
     if not readers:
         raise StoreError(f"there is no run file in {target}")
     runs: defaultdict[object, list[FileReader]] = defaultdict(list)
     for reader in readers:
-        runs[_identity(reader.run())].append(reader)
+        runs[run_identity(reader.run())].append(reader)
     ranks = {reader.run().rank for reader in readers}
     if len(runs) == 1 and len(ranks) == len(readers):
         return readers
@@ -83,7 +99,7 @@ def _filled(readers: Sequence[FileReader]) -> list[FileReader]:
     return filled or list(readers)
 
 
-def _identity(run: RunRecord) -> object:
+def run_identity(run: RunRecord) -> object:
     """What the ranks of one run have in common."""
     return run.group or (run.name, run.command, run.world_size)
 

@@ -29,13 +29,14 @@ from torchglass.records.run import (
     FIELDS,
     ConfigValue,
     Points,
+    RunEntry,
     RunRecord,
     RunStatus,
     Series,
     Session,
 )
 from torchglass.results import ranks
-from torchglass.results.files import open_readers
+from torchglass.results.files import open_readers, ranks_beside
 from torchglass.results.ranks import RankReport, RanksReader
 from torchglass.store.readers import FileReader
 from torchglass.tables.export import csv_text, written
@@ -193,6 +194,14 @@ def open_run(path: str | PathLike[str]) -> SavedRun:
     """Open a run file, finished or still being written; a folder or a pattern for all its ranks."""
     readers = open_readers(path)
     return SavedRun(readers[0] if len(readers) == 1 else RanksReader(readers))
+
+
+def open_entry(folder: Path, entry: RunEntry) -> SavedRun:
+    """Open a run that a table lists; with several ranks all of them."""
+    path = folder / entry.path
+    if entry.ranks == 1:
+        return open_run(path)
+    return SavedRun(RanksReader(ranks_beside(path)))
 
 
 class SavedSeries:

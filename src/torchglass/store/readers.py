@@ -76,6 +76,8 @@ LOST_SECONDS = 30.0
 STALLED_SECONDS = 30.0
 """A run stalls if no step comes for this long, and for much longer than earlier steps took."""
 _STALLED_STEPS = 5
+PACE_FRAMES = 10
+"""The last frames whose times tell how long a step takes."""
 
 _UNREADABLE = (
     *(sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
@@ -216,29 +218,14 @@ class FileReader(Reader):
         return self._meta("finished_ns") is not None
 
     def status(self) -> RunStatus:
-        ending, step = self.document(Ending), self.last_step()
-        if ending is not None:
-            return status_of_ending(ending)
-        if self.finished():
-            return RunStatus("finished", step=step)
-        now, writer, (last_ns, interval) = time.time(), self._meta("writer"), self._pace()
-        silent = now - last_ns if last_ns else 0.0
-        if writer is None:
-            # Older versions did not record the writer.
-            return _alive(step, silent, interval)
-        said = max(now - writer["time_ns"] / 1e9, 0.0)
-        exists = is_there(writer)
-        if exists is False or (exists is None and said > LOST_SECONDS):
-            return RunStatus("killed", step=step)
-        # A suspended process has no heartbeat.
-        return _alive(step, max(silent, said), interval)
-
-    def _pace(self) -> tuple[float, float]:
-        """The time of the last step since the epoch, and the duration of a step; 0 if not known."""
-        rows = self._rows("SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10")
-        times = [row[0] / 1e9 for row in rows]
-        between = [later - earlier for later, earlier in pairwise(times)]
-        return (times[0] if times else 0.0), max(between, default=0.0)
+        rows = self._rows(f"SELECT time_ns FROM frames ORDER BY id DESC LIMIT {PACE_FRAMES}")
+        return status_of(
+            self.document(Ending),
+            finished=self.finished(),
+            step=self.last_step(),
+            writer=self._meta("writer"),
+            times_ns=[row[0] for row in rows],
+        )
 
     def dropped(self) -> int:
         """The number of frames that were not written, for lack of time or space."""
@@ -330,6 +317,33 @@ def _let_go(connection: sqlite3.Connection, path: Path) -> None:
     connection.close()
     if is_finished:
         schema.remove_log(path)
+
+
+def status_of(
+    ending: Ending | None,
+    *,
+    finished: bool,
+    step: int,
+    writer: Mapping[str, Any] | None,
+    times_ns: Sequence[int],
+) -> RunStatus:
+    """The status of a run, from what its file has; `times_ns` are the times of its last frames."""
+    if ending is not None:
+        return status_of_ending(ending)
+    if finished:
+        return RunStatus("finished", step=step)
+    now, last_ns = time.time(), times_ns[0] if times_ns else 0
+    interval = max((later - earlier for later, earlier in pairwise(times_ns)), default=0) / 1e9
+    silent = now - last_ns / 1e9 if last_ns else 0.0
+    if writer is None:
+        # Older versions did not record the writer.
+        return _alive(step, silent, interval)
+    said = max(now - writer["time_ns"] / 1e9, 0.0)
+    exists = is_there(writer)
+    if exists is False or (exists is None and said > LOST_SECONDS):
+        return RunStatus("killed", step=step)
+    # A suspended process has no heartbeat.
+    return _alive(step, max(silent, said), interval)
 
 
 def _alive(step: int, silent: float, interval: float) -> RunStatus:

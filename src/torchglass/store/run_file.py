@@ -24,7 +24,7 @@ import numpy.typing as npt
 from torchglass.errors import StoreError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.run import RunRecord, Series, SeriesId, SeriesKind
-from torchglass.store.step_blobs import Blobs
+from torchglass.store.step_blobs import Blobs, LatestValues
 
 FEWEST_FRAMES = 16
 """A file with no more frames than this is not thinned further."""
@@ -110,6 +110,7 @@ class RunFile:
                 "INSERT INTO sessions (run) VALUES (?)", [json.dumps(to_json_data(run))]
             )
         self._session = added.lastrowid
+        self._latest = LatestValues(self._meta("latest") or {})
         self._series_written = len(self.known_series)
         self._dropped_written = 0
 
@@ -133,6 +134,7 @@ class RunFile:
                 [(each.id, each.path, each.name, each.kind) for each in new_series],
             )
             self._put_frames(news.frames)
+            self._put_latest(news)
             for key, fact in news.facts.items():
                 self._put_meta(key, fact)
             if news.dropped:
@@ -200,6 +202,13 @@ class RunFile:
             "INSERT INTO frames (step, time_ns, session, blob, bins) VALUES (?, ?, ?, ?, ?)",
             [(frame.step, frame.time_ns, self._session, *frame.blobs) for frame in frames],
         )
+
+    def _put_latest(self, news: PendingWrites) -> None:
+        """Keep the last value of what is logged: a list of runs reads no frames."""
+        for frame in news.frames:
+            self._latest.add(frame.step, frame.blobs.numbers, news.series)
+        if news.frames and self._latest.by_name:
+            self._put_meta("latest", self._latest.by_name)
 
     def _make_room(self, news: PendingWrites, max_bytes: int) -> None:
         ((page_bytes,),) = self._connection.execute("PRAGMA page_size")

@@ -65,6 +65,8 @@ CREATE TABLE meta (
                                 -- "finished_ns": when the writer closed the run, absent before;
                                 -- "writer": the process that writes, and when it last said so
                                 -- (store.run_file), absent in files of older versions;
+                                -- "latest": step and value of what was last logged, by name,
+                                -- absent in files of older versions;
                                 -- "dropped": frames that were not written, absent if none;
                                 -- "thinned": frames that were taken out again, absent if none;
                                 -- "random_seed": that of the trace, absent if none is known
@@ -250,8 +252,13 @@ def _prepared(path: Path, script: str, journal: Journal) -> sqlite3.Connection:
     return connection
 
 
+def uri_of(path: Path, mode: str) -> str:
+    """The address of a file for SQLite, with any name, and how it is opened."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
+
+
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
+    address = uri_of(path, mode)
     connection = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=_LOCK_SECONDS)
     try:
         # SQLite reads nothing before the first query.
@@ -285,14 +292,19 @@ def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3
         raise StoreError(f"cannot read {path}: {error}") from error
 
 
+def has_foreign_parts(connection: sqlite3.Connection) -> bool:
+    """Whether a file has views, triggers or virtual tables, which could run queries of others."""
+    ((strange,),) = connection.execute(_STRANGE)
+    return bool(strange)
+
+
 def _check(path: Path, connection: sqlite3.Connection) -> int:
     """The format version of a file; raises if it is not a run, or of a newer version."""
     ((application,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite database, but not a Torchglass run")
-    ((strange,),) = connection.execute(_STRANGE)
-    if strange:
+    if has_foreign_parts(connection):
         raise StoreError(
             f"{path} is not opened: it has views, triggers or virtual tables, which could run "
             "queries of others. No Torchglass run has them."

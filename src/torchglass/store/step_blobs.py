@@ -125,6 +125,7 @@ _SMALL_DOCUMENT = 32 << 20
 _ID = np.dtype("<u4")
 _NUMBER = np.dtype("<f8")
 _pack_number = struct.Struct("<d").pack
+_unpack_number = struct.Struct("<d").unpack_from
 _pack_stats = struct.Struct(f"<{len(FIELDS['stats'])}d").pack
 
 
@@ -292,6 +293,30 @@ def unpack_histograms(
         )
         for series, pairs in zip(wanted, found, strict=True)
     ]
+
+
+class LatestValues:
+    """The last value of each scalar of the whole model, from packed steps."""
+
+    def __init__(self, known: Mapping[str, tuple[int, float]]) -> None:
+        self.by_name: dict[str, tuple[int, float]] = dict(known)
+        """The step and the value."""
+        self._series = 0
+        self._places: dict[bytes, list[tuple[str, int]]] = {}
+
+    def add(self, step: int, blob: bytes, series: Sequence[Series]) -> None:
+        """Take the values of a step; `series` are all that there are by now."""
+        if len(series) != self._series:
+            self._series = len(series)
+            self._places.clear()
+        head = _head(blob)
+        if head not in self._places:
+            wanted = [each for each in series if not each.path and each.kind == "scalar"]
+            order = {each.id: index for index, each in enumerate(wanted)}
+            found = _find(head, order, _widths(series))
+            self._places[head] = [(wanted[place.wanted].name, place.start) for place in found]
+        for name, start in self._places[head]:
+            self.by_name[name] = step, _unpack_number(blob, start)[0]
 
 
 def _stats(blob: bytes) -> Stats:

@@ -18,7 +18,7 @@ from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its ru
 from torchglass.analyse.diagnosis.rule import RULES, Rule, findings_of
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_loss
 from torchglass.records.findings import Finding
-from torchglass.records.run import RunStatus
+from torchglass.records.run import RunStatus, State
 
 Verdict = Literal["healthy", "warning", "broken"]
 
@@ -45,15 +45,15 @@ def all_rules() -> dict[str, Rule]:
 
 def verdict(findings: Iterable[Finding], status: RunStatus | None = None) -> Verdict:
     """The verdict in one word; a training that was killed or stopped by an exception is broken."""
-    worst = {one.severity for one in findings}
-    has_failed = status is not None and status.state in ("stopped", "killed")
-    return (
-        "broken"
-        if has_failed or "error" in worst
-        else "warning"
-        if "warning" in worst
-        else "healthy"
-    )
+    return verdict_of((one.severity for one in findings), None if status is None else status.state)
+
+
+def verdict_of(severities: Iterable[str], state: State | None) -> Verdict:
+    """The verdict on a training with findings of these severities, and how it ended."""
+    worst = set(severities)
+    if state in ("stopped", "killed") or "error" in worst:
+        return "broken"
+    return "warning" if "warning" in worst else "healthy"
 
 
 def _weight(one: Finding) -> tuple[int, int, float, int]:

@@ -1,0 +1,129 @@
+"""The commands that read many runs at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchglass.cli.options import (
+    LOOKING,
+    STDOUT,
+    Debug,
+    File,
+    Flag,
+    app,
+    expect_one_printed,
+    export,
+    terminal_width,
+)
+
+if TYPE_CHECKING:
+    from torchglass.results.runs import RunGroups, RunTable
+
+_CLEAR = "\x1b[H\x1b[J"
+_FOLLOW_SECONDS = 1.0
+
+Names = Annotated[str, Parameter(show_default=False)]
+
+
+@app.command(group=LOOKING, usage="Usage: torchglass runs [OPTIONS] [FOLDER]")
+def runs(
+    folder: Path = Path("runs"),
+    /,
+    *,
+    where: Names = "",
+    sort: Names = "",
+    group: Names = "",
+    columns: Names = "",
+    rows: Annotated[int, Parameter(validator=Number(gte=1))] = 100,
+    follow: Flag = False,
+    json: Flag = False,
+    csv: File | None = None,
+    html: File | None = None,
+    debug: Debug = False,
+) -> None:
+    """List the runs in a folder: how each ended, its verdict, its loss and its settings.
+
+    ```
+    torchglass runs
+    torchglass runs runs --where "lr < 1e-3 and state == 'finished'" --sort loss
+    torchglass runs runs --group optimizer,lr
+    torchglass runs runs --columns name,lr,accuracy,notes --json
+    ```
+
+    Parameters
+    ----------
+    folder
+        The folder; its subfolders are included.
+    where
+        Only runs that pass: comparisons of facts, settings (`config=` of `tg.watch`) and logged
+        values. Names with other characters stand in backquotes.
+    sort
+        Sort by this value; `-loss` puts the highest first.
+    group
+        One line for all runs with the same value of these, separated by commas.
+    columns
+        The columns to show, separated by commas.
+    rows
+        The most runs to print.
+    follow
+        Keep the table up to date until Ctrl-C.
+    json
+        Print JSON.
+    csv
+        Write a CSV file; `-` prints it.
+    html
+        Write a self-contained HTML file; `-` prints it.
+    """
+    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
+
+    from torchglass.results.runs import RunFolder
+
+    listed = RunFolder(folder)
+
+    def read() -> RunTable | RunGroups:
+        table = listed.table()
+        table = table.where(where) if where else table
+        table = table.sort(sort) if sort else table
+        table = table.select(*_names(columns)) if columns else table
+        return table.group(*_names(group)) if group else table
+
+    result = read()
+    if html:
+        export(result.to_html, html)
+    if csv:
+        export(result.to_csv, csv)
+    if json:
+        print(result.to_json())
+    elif follow:
+        _follow(lambda: _text(read(), rows))
+    elif not (html or csv):
+        print(_text(result, rows))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _text(result: RunTable | RunGroups, rows: int) -> str:
+    from torchglass.results.runs import RunTable
+
+    if isinstance(result, RunTable):
+        return result.table(width=terminal_width(), rows=rows)
+    return result.table(width=terminal_width())
+
+
+def _follow(read: Callable[[], str]) -> None:
+    """Print a text again whenever it changes, until Ctrl-C."""
+    shown = ""
+    while True:
+        text = read()
+        if text != shown:
+            shown = text
+            print(f"{_CLEAR}{text}", flush=True)
+        time.sleep(_FOLLOW_SECONDS)
