@@ -58,6 +58,7 @@ REPORTS = {
     "diagnose": ["first.glass"],
     "compare": ["first.glass", "second.glass"],
     "replay": ["dump.safetensors"],
+    "runs": ["."],
 }
 """The commands that print a report, and words for each."""
 NO_REPORT = {"explore", "view", "serve", "report", "demo", "completion", "schema"}

@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchglass.cli.options import (
+    AS_TABLE,
     LOOKING,
-    STDOUT,
     Debug,
-    File,
     Flag,
+    TableOptions,
     app,
-    expect_one_printed,
-    export,
     terminal_width,
 )
 
@@ -42,9 +40,7 @@ def runs(
     columns: Names = "",
     rows: Annotated[int, Parameter(validator=Number(gte=1))] = 100,
     follow: Flag = False,
-    json: Flag = False,
-    csv: File | None = None,
-    html: File | None = None,
+    output: TableOptions = AS_TABLE,
     debug: Debug = False,
 ) -> None:
     """List the runs in a folder: how each ended, its verdict, its loss and its settings.
@@ -73,15 +69,8 @@ def runs(
         The most runs to print.
     follow
         Keep the table up to date until Ctrl-C.
-    json
-        Print JSON.
-    csv
-        Write a CSV file; `-` prints it.
-    html
-        Write a self-contained HTML file; `-` prints it.
     """
-    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
-
+    output.check()
     from torchglass.results.runs import RunFolder
 
     listed = RunFolder(folder)
@@ -93,17 +82,10 @@ def runs(
         table = table.select(*_names(columns)) if columns else table
         return table.group(*_names(group)) if group else table
 
-    result = read()
-    if html:
-        export(result.to_html, html)
-    if csv:
-        export(result.to_csv, csv)
-    if json:
-        print(result.to_json())
-    elif follow:
+    if follow:
         _follow(lambda: _text(read(), rows))
-    elif not (html or csv):
-        print(_text(result, rows))
+    result = read()
+    output.show(result, text=None if output.brief else _text(result, rows))
 
 
 def _names(text: str) -> list[str]:
@@ -118,7 +100,7 @@ def _text(result: RunTable | RunGroups, rows: int) -> str:
     return result.table(width=terminal_width())
 
 
-def _follow(read: Callable[[], str]) -> None:
+def _follow(read: Callable[[], str]) -> NoReturn:
     """Print a text again whenever it changes, until Ctrl-C."""
     shown = ""
     while True:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from torchglass.analyse.diagnosis.conclude import verdict_of
 from torchglass.analyse.training_overview import loss_name
 from torchglass.errors import LookupFailedError, TargetError, ViewError
-from torchglass.records.json_data import nan_as_none
 from torchglass.records.run import RunEntry, worst_status
 from torchglass.results.files import run_identity
 from torchglass.results.report import ListReport
@@ -459,8 +458,7 @@ def run_facts(entry: RunEntry) -> dict[str, Any]:
         "config": dict(entry.run.config),
         "problems": list(entry.problems),
     }
-    plain: dict[str, Any] = nan_as_none({**facts, **grouped})
-    return plain
+    return {**facts, **grouped}
 
 
 def _is_missing(value: Value) -> bool:
