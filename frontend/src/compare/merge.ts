@@ -1,4 +1,4 @@
-/** Two graphs as one: nodes that both have, matched by place, and those that only one has. */
+/** Merges two graphs: nodes are matched by key; the rest are in one graph only. */
 
 import { CallGraph, type Edge, type Node } from "../graph/calls";
 

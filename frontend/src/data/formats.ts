@@ -1,6 +1,6 @@
-/** Numbers as people read them, the same as `torchglass.tables.text` writes them. */
+/** Formats numbers like `torchglass.tables.text`. */
 
-// Made once: making one takes many times as long as using it.
+// Created once: creating a formatter takes far longer than using it.
 const EXACT = new Intl.NumberFormat("en");
 const FOUR_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -59,7 +59,7 @@ export function formatDuration(seconds: number): string {
 const TIME = new Intl.DateTimeFormat("en", { timeStyle: "short", hour12: false });
 const DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 
-/** When something happened, in the reader's time zone; the day is told where it is not today. */
+/** When something happened, in the reader's time zone; with the day if it is not today. */
 export function formatMoment(ms: number, now = Date.now()): string {
   return DAY.format(ms) === DAY.format(now) ? TIME.format(ms) : `${DAY.format(ms)} ${TIME.format(ms)}`;
 }

@@ -1,4 +1,4 @@
-/** Histograms over steps as they came from the server, and what is worked out from them. */
+/** Histograms over steps from the server, and values derived from them. */
 
 import type { HistogramsPayload, SentColumn } from "./records";
 
@@ -9,15 +9,15 @@ export interface Column {
   readonly width: number;
   readonly first: number;
   readonly counts: readonly number[];
-  /** How many values were NaN or infinite. */
+  /** Number of NaN and Inf values. */
   readonly broken: number;
 }
 
 export interface Heat {
-  /** How many steps a column holds. */
+  /** Steps per column. */
   readonly stepsEach: number;
   readonly columns: readonly Column[];
-  /** The steps of columns with values that are no finite numbers. */
+  /** The steps of columns with NaN or Inf. */
   readonly brokenSteps: readonly number[];
 }
 
@@ -26,8 +26,8 @@ export function readColumn([firstStep, lastStep, exponent, first, counts, broken
 }
 
 /**
- * What was known with what came since. The last column may have grown, and is sent again; undefined
- * when the server has begun to put more steps into each, so that all must be read anew.
+ * `known` with new columns. The last known column may have grown and is sent again. Undefined if the
+ * server now puts more steps into each column: then everything must be read again.
  */
 export function extendHeat(known: Heat | undefined, sent: HistogramsPayload["histograms"][number]): Heat | undefined {
   const columns = sent.columns.map(readColumn);
@@ -51,22 +51,22 @@ export interface Range {
   readonly high: number;
 }
 
-/** Where the values lie, without a share of the farthest ones on each side. */
+/** The range of the values, without a share of outliers on each side. */
 export function rangeOf(columns: readonly Column[], rejected: number): Range | undefined {
   return widened(columns.reduce((range: Range | undefined, column) => joined(range, column, rejected), undefined));
 }
 
-/** What was found for a heat map up to one of its columns: a live run adds a column at each step. */
+/** The range of a heat map up to one of its columns: a live run adds a column at each step. */
 const ranges = new WeakMap<Column, { readonly rejected: number; readonly range: Range | undefined }>();
 
-/** What all values of a column are, where they are the same: a number alone has one narrow bin. */
+/** The value of a column if all its values are equal: it has one narrow bin. */
 export function constantOf({ counts, first, width, broken }: Column): string {
   if (broken || counts.filter((count) => count > 0).length !== 1) return "";
   if (!first && width < 1e-8) return "all 0";
   return `all ≈${Number(((first + 0.5) * width).toPrecision(2))}`;
 }
 
-/** The same of a whole heat map, whose columns are its own. */
+/** The same for a whole heat map. */
 export function rangeOfHeat({ columns }: Heat, rejected: number): Range | undefined {
   const known = columns.findLastIndex((column) => ranges.get(column)?.rejected === rejected);
   let range = known < 0 ? undefined : ranges.get(columns[known]!)!.range;
@@ -84,7 +84,7 @@ function joined(range: Range | undefined, column: Column, rejected: number): Ran
   return range ? { low: Math.min(range.low, low), high: Math.max(range.high, high) } : { low, high };
 }
 
-/** An axis needs a length, also where all values are the same. */
+/** An axis needs a length even if all values are equal. */
 function widened(range: Range | undefined): Range | undefined {
   if (!range || range.low < range.high) return range;
   const spare = Math.abs(range.low) / 2 || 1;
@@ -98,7 +98,7 @@ function ends({ counts, first, width }: Column): number[] | undefined {
   return [(first + from) * width, (first + to + 1) * width];
 }
 
-/** The values below which these shares of a column lie, as if each bin were filled evenly. */
+/** The quantiles of a column, assuming uniform values within a bin. */
 export function quantiles(column: Column, shares: readonly number[]): number[] | undefined {
   const total = column.counts.reduce((sum, count) => sum + count, 0);
   if (!total) return undefined;
@@ -111,13 +111,13 @@ export function quantiles(column: Column, shares: readonly number[]): number[] |
   });
 }
 
-/** The bin that holds a value: its edges and its count. */
+/** The bin of a value: its edges and its count. */
 export function binAt(column: Column, value: number): { low: number; high: number; count: number } {
   const at = Math.floor(value / column.width);
   return { low: at * column.width, high: (at + 1) * column.width, count: column.counts[at - column.first] ?? 0 };
 }
 
-/** A column's counts in rows between edges that rise; a bin that lies in several is shared out. */
+/** The counts of a column between ascending edges; a bin that spans several rows is divided. */
 export function intoRows(column: Column, edges: Float64Array): Float32Array {
   const rows = new Float32Array(edges.length - 1);
   let row = 0;
@@ -134,7 +134,7 @@ export function intoRows(column: Column, edges: Float64Array): Float32Array {
   return rows;
 }
 
-/** Even near zero, logarithmic far from it: shows small and large numbers of both signs. */
+/** Linear near zero, logarithmic away from it: shows small and large values of both signs. */
 export function toLog(value: number, unit: number): number {
   return Math.sign(value) * Math.log1p(Math.abs(value) / unit);
 }

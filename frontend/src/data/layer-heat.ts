@@ -1,20 +1,20 @@
-/** A statistic of layers × steps, as it came from the server and grows while a training runs. */
+/** A statistic of layers × steps from the server, which grows while a training runs. */
 
 import type { LayerHeatPayload, Sent } from "./records";
 
 export interface LayerHeat {
   readonly title: string;
   readonly isLogarithmic: boolean;
-  /** The modules, in the order in which they run. */
+  /** The modules in execution order. */
   readonly paths: readonly string[];
   /** First and last step of each column. */
   readonly starts: readonly number[];
   readonly ends: readonly number[];
-  /** A value for each path: infinite where there was NaN or Inf, NaN where nothing was recorded. */
+  /** A value per path: infinite for NaN or Inf, NaN if nothing was recorded. */
   readonly columns: readonly (readonly number[])[];
 }
 
-/** `known` with what is new; undefined where columns were joined or rows were added: then all must be asked for. */
+/** `known` with new data; undefined if columns were merged or rows added: then everything must be requested. */
 export function extendLayers(known: LayerHeat | undefined, sent: LayerHeatPayload): LayerHeat | undefined {
   const { title, starts, ends } = sent;
   const paths = sent.paths ?? known?.paths ?? [];
@@ -31,7 +31,7 @@ function readCell(sent: Sent | null): number {
   return sent === null ? NaN : typeof sent === "number" ? sent : Infinity;
 }
 
-/** The column of a step: the one that holds it, or the last before it. */
+/** The column of a step, or the last one before it. */
 export function columnOfStep({ starts }: LayerHeat, step: number): number {
   return Math.max(
     0,
@@ -47,10 +47,10 @@ export interface HeatScale {
   readonly hasNonfinite: boolean;
 }
 
-/** Smaller values than this part of the largest one look alike: one that underflows must not hide all others. */
+/** The color scale starts at this share of the largest value: one underflow must not flatten all others. */
 const WIDEST = 1e-12;
 
-/** The color scale: round ends, so that it stands still for many steps of a training that goes on. */
+/** The color scale: its ends are rounded, so that it does not change at every step of a running training. */
 export function scaleOf({ columns, isLogarithmic }: LayerHeat): HeatScale {
   let [low, high, hasZero, hasNonfinite] = [Infinity, 0, false, false];
   for (const column of columns) {
@@ -74,7 +74,7 @@ export function scaleOf({ columns, isLogarithmic }: LayerHeat): HeatScale {
 function rounded(value: number, to: typeof Math.floor): number {
   const power = 10 ** Math.floor(Math.log10(value));
   const steps = [1, 2, 5, 10];
-  // What is off by a rounding error is round already.
+  // A value within rounding error is already round.
   const isAt = (one: number) => Math.abs(value / power - one) < 1e-9;
   const exact = steps.find(isAt);
   if (exact) return tidy(exact * power);

@@ -1,4 +1,4 @@
-/** A model as the page asks it: by place, by count, by tied tensor. */
+/** A model with lookups: by path, by count, by tied tensor. */
 
 import type { ModelPayload, Module, Slot } from "./records";
 
@@ -63,18 +63,18 @@ export class Model {
     return (total["parameter_bytes"] ?? 0) + (total["buffer_bytes"] ?? 0);
   }
 
-  /** The other slots that hold the very tensor of this one. */
+  /** The other slots with the same tensor. */
   tied(id: number, slot: Slot): { module: number; slot: string }[] {
     const places = this.places.get(slot.tensor) ?? [];
     return places.filter((place) => place.module !== id || place.slot !== slot.name);
   }
 
-  /** The other places where this very module stands in the tree. */
+  /** The other places of this module in the tree. */
   alsoAt(id: number): readonly number[] {
     return this.aliases.get(id) ?? [];
   }
 
-  /** What a module is called where it stands alone: the model's name for the root. */
+  /** The name of a module on its own: the model's name for the root. */
   label(module: Module): string {
     return module.name || module.path || this.name;
   }

@@ -2,11 +2,11 @@
 
 export interface SeriesName {
   readonly isEvaluation: boolean;
-  /** Which call of the module; "more" are all those that have no series of their own. */
+  /** Which call of the module; "more" is all calls without separate series. */
   readonly call: number | "more";
-  /** "output.0", "weight": a gradient is about the same as its value. */
+  /** "output.0", "weight"; the same for a value and its gradient. */
   readonly what: string;
-  /** What of it, such as "grad" or "grad.zeros"; "" is the value itself. */
+  /** The statistic, such as "grad" or "grad.zeros"; "" is the value itself. */
   readonly aspect: string;
 }
 
@@ -19,7 +19,7 @@ const ASPECTS: Readonly<Record<string, string>> = {
 
 const NAME = new RegExp(`^(eval:)?(?:(\\d+|more):)?(.*?)((?:\\.(?:${Object.keys(ASPECTS).join("|")}))*)$`, "s");
 
-/** Calls behind this one share their series. */
+/** Calls after this one share their series. */
 const MOST_CALLS = 16;
 
 export function readName(name: string): SeriesName {
@@ -32,17 +32,17 @@ export function readName(name: string): SeriesName {
   };
 }
 
-/** Whether it is what goes into a module or comes out of it. */
+/** Whether it is an input or output of a module. */
 export function isFlow({ what }: SeriesName, root: "input" | "output"): boolean {
   return what === root || what.startsWith(`${root}.`);
 }
 
-/** How the series of the call with this number name it. */
+/** The prefix of series of the call with this number. */
 export function callName(number: number): number | "more" {
   return number > MOST_CALLS ? "more" : number;
 }
 
-/** A name as people say it; which call it is of is told by where it stands, if that says so. */
+/** A readable name; without the call if its position shows that. */
 export function titleOf(name: string, saysCall = true): string {
   const { isEvaluation, call, what, aspect } = readName(name);
   const which = call === "more" ? "later calls" : call > 1 ? `call ${call}` : "";
@@ -51,7 +51,7 @@ export function titleOf(name: string, saysCall = true): string {
   return [said, saysCall && which, isEvaluation && "evaluation"].filter(Boolean).join(" · ");
 }
 
-/** What `watch` measures of the whole run, in words. */
+/** Readable names of what `watch` measures for the whole run. */
 const OF_THE_RUN: Readonly<Record<string, string>> = {
   lr: "learning rate",
   grad_scale: "gradient scale",
@@ -62,13 +62,13 @@ const OF_THE_RUN: Readonly<Record<string, string>> = {
   "ranks.shortest_seconds": "seconds per step, fastest rank",
 };
 
-/** The name of a number of the whole run; what a person logged keeps the name that it was given. */
+/** The name of a scalar of the whole run; logged values keep their names. */
 export function titleOfRun(name: string): string {
   const group = /^lr\.(\d+)$/.exec(name)?.[1];
   return group ? `learning rate, group ${group}` : (OF_THE_RUN[name] ?? titleOf(name));
 }
 
-/** How far behind a number of a run is read: what a person logged comes first, then the whole run, then parts. */
+/** Sort order of scalars: logged values first, then the whole run, then modules. */
 export function rankOfScalar(path: string, name: string): number {
   if (path || readName(name).aspect) return 2;
   return titleOfRun(name) === name ? 0 : 1;

@@ -1,8 +1,8 @@
-/** The points of a series, as they came from the server and grow while it runs. */
+/** The points of a series from the server, which grow while it runs. */
 
 import type { PointsPayload, Sent } from "./records";
 
-/** More than this many points are read anew, so that the server thins them out. */
+/** Above this many points, they are read again, so that the server can thin them out. */
 export const MANY_POINTS = 4000;
 
 export interface Points {
@@ -15,7 +15,7 @@ export function readPoints(sent: PointsPayload["points"][number]): Points {
   return { steps: sent.steps, columns: Object.fromEntries(columns) };
 }
 
-/** `known` with what is newer in `more`: a step that was sent twice is kept once. */
+/** `known` with the newer points of `more`; a step that was sent twice is kept once. */
 export function extend(known: Points, more: Points): Points {
   const last = known.steps.at(-1) ?? -1;
   const from = more.steps.findIndex((step) => step > last);

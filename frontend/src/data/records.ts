@@ -1,4 +1,4 @@
-/** What the server sends: the records of `torchglass.records`, a field at its default left out. */
+/** What the server sends: the records of `torchglass.records`, without fields at their defaults. */
 
 export interface TensorSpec {
   readonly shape: readonly number[] | null;
@@ -42,7 +42,7 @@ export interface Module {
   readonly problem?: string;
 }
 
-/** What is sent while a run has no model. */
+/** Sent while a run has no model. */
 export interface NoModelPayload {
   readonly model: null;
 }
@@ -56,7 +56,7 @@ export interface ModelPayload {
   };
   readonly counts: {
     readonly fields: readonly string[];
-    /** A row of `fields` for each module: what it holds itself, and with all below it. */
+    /** A row of `fields` per module: its own, and including all modules below it. */
     readonly own: readonly (readonly number[])[];
     readonly total: readonly (readonly number[])[];
   };
@@ -64,7 +64,7 @@ export interface ModelPayload {
 
 export type NodeKind = "call" | "op" | "input" | "output" | "attached";
 
-/** Its id is its place in the list; tensors are places in the list of specs. */
+/** Its id is its index in the list; tensors are indices in the list of specs. */
 export interface SentNode {
   readonly kind: NodeKind;
   readonly path: string;
@@ -110,7 +110,7 @@ export interface Finding {
   readonly first_step?: number;
   readonly last_step?: number;
   readonly remedy?: string;
-  /** What followed from it, a sentence each. */
+  /** Its consequences, one sentence each. */
   readonly consequences?: readonly string[];
 }
 
@@ -159,12 +159,12 @@ export interface StatisticsPayload {
   readonly modules: readonly ModuleStatistics[];
 }
 
-/** Kind, name, depth, when it began and ended. */
+/** Kind, name, depth, start and end. */
 export type Span = readonly ["call" | "op", string, number, number, number];
 
 export interface SpansPayload {
   readonly spans: readonly Span[];
-  /** Whether they are measured times laid end to end, and not when modules ran. */
+  /** Whether they are measured durations placed end to end, not actual start times. */
   readonly profiled?: boolean;
 }
 
@@ -178,9 +178,9 @@ export interface FeatureMap {
   readonly high: Sent;
   readonly rows: number;
   readonly columns: number;
-  /** A byte for each pixel, in base64. */
+  /** One byte per pixel, in base64. */
   readonly pixels: string;
-  /** How many maps lie side by side in each row of maps; one if left out. */
+  /** Number of maps per row; 1 if left out. */
   readonly tiles?: number;
 }
 
@@ -188,7 +188,7 @@ export interface ActivationsPayload {
   readonly maps: readonly FeatureMap[];
 }
 
-/** Time, bytes there are, phase, module, op. */
+/** Time, allocated bytes, phase, module, op. */
 export type Moment = readonly [number, number, string, string, string];
 
 export interface MemoryUse {
@@ -221,12 +221,12 @@ export interface SourcePayload {
 export interface Status {
   readonly last_step: number;
   readonly finished: boolean;
-  /** What went wrong with the run, if anything did, and the same in words. */
+  /** What went wrong with the run, if anything, and the same as text. */
   readonly state?: "stopped" | "interrupted" | "killed" | "stalled";
   readonly how?: string;
-  /** How many series there are by now. */
+  /** Number of series so far. */
   readonly series: number;
-  /** Goes up when the model or a document changed. */
+  /** Increases when the model or a document changes. */
   readonly revision: number;
   readonly problem?: string;
 }
@@ -236,9 +236,9 @@ export type Setting = string | number | boolean | null;
 export interface Run {
   readonly name: string;
   readonly created_ns: number;
-  /** The file that it is read from. */
+  /** Its file. */
   readonly file?: string;
-  /** What names it in links. */
+  /** Its id in links. */
   readonly id?: string;
   readonly host?: string;
   readonly command?: string;
@@ -249,9 +249,9 @@ export interface Run {
   readonly git_commit?: string;
   readonly rank?: number;
   readonly world_size?: number;
-  /** How many numbers of a tensor a histogram is made of at most; null for all. */
+  /** Number of values per tensor that histograms sample; null for all. */
   readonly sample_n?: number | null;
-  /** The share of outliers that was asked to be left out of histograms. */
+  /** The share of outliers that histograms hide by default. */
   readonly reject_outlier_proportion?: number;
 }
 
@@ -259,11 +259,11 @@ export interface RunsPayload {
   readonly runs: readonly Run[];
   /** Whether runs may be added while the page is open. */
   readonly grows?: boolean;
-  /** Which runs the first one is compared with when the page opens. */
+  /** The runs that the first one is compared with when the page opens. */
   readonly compare?: readonly number[];
 }
 
-/** How far the weights of two runs lie apart, by dotted name; null where they cannot be compared. */
+/** Distances between the weights of two runs, by dotted name; null if they cannot be compared. */
 export interface DistancesPayload {
   readonly distances: Readonly<Record<string, Sent>> | null;
 }
@@ -288,14 +288,14 @@ export interface SeriesPayload {
   readonly layers?: readonly LayerStatistic[];
 }
 
-/** A number; "NaN", "Infinity" and "-Infinity" stand for what JSON cannot write. */
+/** A number; "NaN", "Infinity" and "-Infinity" as text, which JSON cannot write as numbers. */
 export type Sent = number | string;
 
 export interface PointsPayload {
   readonly points: readonly {
     readonly series: number;
     readonly steps: readonly number[];
-    /** One list for each number of a point: `value`, or `mean`, `min`, `max` … */
+    /** One list per field of a point: `value`, or `mean`, `min`, `max` … */
     readonly columns: Readonly<Record<string, readonly Sent[]>>;
   }[];
 }
@@ -309,7 +309,7 @@ export type SentColumn = readonly [number, number, number, number, readonly numb
 export interface HistogramsPayload {
   readonly histograms: readonly {
     readonly series: number;
-    /** How many steps a column holds; when it changes, what was sent before is outdated. */
+    /** Steps per column; when it changes, earlier columns are outdated. */
     readonly width: number;
     readonly columns: readonly SentColumn[];
   }[];
@@ -327,17 +327,17 @@ export type LayerStatistic = (typeof LAYER_STATISTICS)[number];
 export interface LayerHeatPayload {
   readonly title: string;
   readonly logarithmic: boolean;
-  /** How many layers there are, and which; left out where only what is new was asked for. */
+  /** The number of layers and their paths; left out if only new data was requested. */
   readonly rows: number;
   readonly paths?: readonly string[];
   /** First and last step of each column. */
   readonly starts: readonly number[];
   readonly ends: readonly number[];
-  /** The last of the columns, those with a step that is new: a value for each layer, null where there is none. */
+  /** The columns with new steps: a value per layer, null if there is none. */
   readonly columns: readonly (readonly (Sent | null)[])[];
 }
 
-/** Everything of one run at once: what a page that is saved as one file carries. */
+/** Everything about one run, as a saved page contains it. */
 export interface Snapshot {
   readonly run: RunPayload;
   readonly model: ModelPayload | NoModelPayload;

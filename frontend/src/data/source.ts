@@ -1,4 +1,4 @@
-/** Where the page reads from: the server it came from, or the data inside its own file. */
+/** Where the page reads from: its server, or the data inside its own file. */
 
 import type {
   ActivationsPayload,
@@ -25,7 +25,7 @@ import type {
   Status,
 } from "./records";
 
-/** What can be asked for by name alone. */
+/** Requests without parameters. */
 export interface Documents {
   readonly run: RunPayload;
   readonly model: ModelPayload | NoModelPayload;
@@ -40,7 +40,7 @@ export interface Documents {
 }
 
 export interface Source {
-  /** Whether it can say no more than it does now. */
+  /** Whether no more data can come. */
   readonly saved: boolean;
   runs(): Promise<RunsPayload>;
   read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]>;
@@ -50,7 +50,7 @@ export interface Source {
   layers(run: number, statistic: LayerStatistic, after: number): Promise<LayerHeatPayload>;
   code(run: number, className: string): Promise<SourcePayload>;
   distances(run: number, other: number): Promise<DistancesPayload>;
-  /** Tells of new steps for as long as a run goes on, or of new runs if there may be. */
+  /** Reports new steps while a run is running, and new runs if there may be any. */
   follow(listener: Listener, grows: boolean): void;
 }
 
@@ -129,7 +129,7 @@ export class SavedSource implements Source {
   }
 }
 
-/** The column of a step: the one that holds it, or the last before it. */
+/** The column of a step, or the last one before it. */
 export function columnAt(columns: readonly SentColumn[], step: number): SentColumn | null {
   return columns.findLast((column) => column[0] <= step) ?? null;
 }
@@ -137,7 +137,7 @@ export function columnAt(columns: readonly SentColumn[], step: number): SentColu
 type Query = Readonly<Record<string, string | number | readonly number[]>>;
 type Ask = <T>(name: string, query: Query) => Promise<T>;
 
-/** Reads from whoever answers; `follow` tells of what is new. */
+/** Reads through `ask`; `follow` reports new data. */
 class LiveSource implements Source {
   readonly saved = false;
 
@@ -177,7 +177,7 @@ class ServerSource extends LiveSource {
   }
 }
 
-/** Each name with all of its values, as text. */
+/** Each name with all its values, as text. */
 function valuesOf(query: Query): [string, string[]][] {
   return Object.entries(query).map(([name, value]) => [name, [value].flat().map(String)]);
 }
@@ -210,7 +210,7 @@ interface Reply {
   readonly error?: string;
 }
 
-/** Asks the page that this one stands in, which is a notebook, and waits for its kernel. */
+/** Asks the notebook around this frame, and waits for its kernel. */
 function askFrame(): Ask {
   const waiting = new Map<number, (reply: Reply) => void>();
   let asked = 0;
@@ -233,7 +233,7 @@ function askFrame(): Ask {
 
 const POLL_MS = 1000;
 
-/** Asks now and then: a notebook does not tell of new steps by itself, nor a server that has too many streams. */
+/** Polls: neither a notebook nor a server with too many streams reports new steps. */
 function poll(listener: Listener, grows: boolean, ask: Ask): void {
   setTimeout(async () => {
     let goesOn = true;

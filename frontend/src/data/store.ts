@@ -23,7 +23,7 @@ import type { Source } from "./source";
 
 export const NOTHING_YET: Status = { last_step: -1, finished: true, series: 0, revision: -1 };
 
-/** How many components look at a series; a map that changes is a new one. */
+/** How many components use each series; a changed map is a new object. */
 type Wanted<Key = number> = ReadonlyMap<Key, number>;
 
 export class RunStore {
@@ -49,7 +49,7 @@ export class RunStore {
   readonly layerStatistics = signal<readonly LayerStatistic[]>([]);
   readonly layers = signal<ReadonlyMap<LayerStatistic, LayerHeat>>(new Map());
   readonly wantedLayers = signal<Wanted<LayerStatistic>>(new Map());
-  /** When a new step was last heard of, in ms; 0 before the first. */
+  /** When the latest step arrived, in ms; 0 before the first. */
   readonly lastNews = signal(0);
 
   constructor(readonly number: number) {}
@@ -60,7 +60,7 @@ export class RunStore {
     this.layerStatistics.value = layers;
   }
 
-  /** Reads what a revision of the run brings: its model and its documents. */
+  /** Reads a new revision of the run: its model and its documents. */
   async readDocuments(source: Source): Promise<void> {
     const [model, graph, findings, measures, statistics, spans, activations, memory] = await Promise.all([
       source.read(this.number, "model"),

@@ -6,7 +6,7 @@ import { shown } from "../state/state";
 
 const MOST_CALLS = 20;
 
-/** The last calls of a module: what went in and came out of each, and how long it took. */
+/** The last calls of a module: inputs, outputs and time of each. */
 export function Calls({ path }: { path: string }) {
   const calls = shown.value?.statistics.value.get(path)?.calls ?? [];
   if (!calls.length) return null;

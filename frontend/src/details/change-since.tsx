@@ -9,10 +9,10 @@ import { usePoints } from "../state/live";
 import { series, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 
-/** More rows would hide what else is told of a module. */
+/** More rows would hide the other details of a module. */
 const MOST_ROWS = 30;
 
-/** What was measured at a node, at the marked step and at the one that is shown. */
+/** The values of a node at the compared step and at the shown one. */
 export function Since({ of }: { of: number }) {
   const [store, marked] = [shown.value, referenceStep.value];
   if (!store || marked === null) return null;
@@ -53,7 +53,7 @@ function Row({ store, one, from, to }: { store: RunStore; one: Series; from: num
   );
 }
 
-/** The numbers of one point by name: "value" alone, or "mean", "std", "min", "max" … */
+/** The fields of one point: "value", or "mean", "std", "min", "max" … */
 type Point = Readonly<Record<string, number>>;
 
 function pointAt(points: Points | undefined, at: number): Point | undefined {
@@ -72,7 +72,7 @@ function rangeOf(point: Point | undefined): string {
   return point ? `${formatNumber(point["min"] ?? NaN)} … ${formatNumber(point["max"] ?? NaN)}` : "–";
 }
 
-/** The root of the mean square, or how large a single number is. */
+/** The root mean square, or the magnitude of a scalar. */
 function sizeOf({ value, mean = NaN, std = NaN }: Point): number {
   return value === undefined ? Math.hypot(mean, std) : Math.abs(value);
 }

@@ -25,10 +25,10 @@ export function Code({ className, at }: { className: string; at?: string | undef
   );
 }
 
-/** With the line that a selected operation stands in, else with that of `forward`. */
+/** At the line of the selected operation, else at `forward`. */
 function Listing({ code, at: place }: { code: ClassCode; at: string | undefined }) {
   const lines = code.text.replace(/\n$/, "").split("\n");
-  // The text begins at the first decorator, which may stand above the word `class`.
+  // The text begins at the first decorator, which may be above the word `class`.
   const above = lines.findIndex((line) => /^\s*class\b/.test(line));
   const first = code.line - Math.max(0, above);
   const [file, number] = place?.split(/:(?=\d+$)/) ?? [];

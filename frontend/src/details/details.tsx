@@ -17,7 +17,7 @@ import { Jump } from "./jump";
 import { Since } from "./change-since";
 import { Tensors } from "./tensors";
 
-/** All that is known of the selected module. */
+/** Everything known about the selected module. */
 export function Details() {
   const known = model.value;
   if (!known) return null;
@@ -70,7 +70,7 @@ function Trouble({ path }: { path: string }) {
   );
 }
 
-/** What flows through the selected call, or through what stands in it. */
+/** What flows through the selected call, or through a node in it. */
 function Shapes({ model, node }: { model: Model; node: Node }) {
   const rows = rowsFor(model, { key: node.key, kind: node.kind, node, members: [] }, graph.value?.passes ?? 1).filter(
     ([name]) => name !== "parameters",
@@ -92,7 +92,7 @@ function Shapes({ model, node }: { model: Model; node: Node }) {
   );
 }
 
-/** The modules above, each a way up, and the module itself. */
+/** Links to the modules above, and the module itself. */
 function Way({ model, module }: { model: Model; module: Module }) {
   return (
     <nav class="way" aria-label="Path">

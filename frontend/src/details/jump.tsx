@@ -1,6 +1,6 @@
 import { jump } from "../state/places";
 
-/** A way to another module. */
+/** A link to another module. */
 export function Jump({ to, text }: { to: number; text: string }) {
   return (
     <button type="button" class="jump" onClick={() => jump(to)}>

@@ -3,7 +3,7 @@ import type { Model } from "../data/model";
 import type { Module, Slot } from "../data/records";
 import { Jump } from "./jump";
 
-/** The tensors that a module holds. */
+/** The tensors of a module. */
 export function Tensors({ model, module, slots }: { model: Model; module: Module; slots: readonly Slot[] }) {
   return (
     <div class="scroll">

@@ -9,11 +9,11 @@ export function saveBlob(blob: Blob, name: string): void {
   link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
-  // A moment later: some browsers begin to read only after the click was dealt with.
+  // Later: some browsers start to read only after the click was handled.
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** A name that every file system takes. */
+/** A name that is valid on every file system. */
 export function fileName(text: string, ending: string): string {
   const plain = text
     .replace(/[^\p{L}\p{N}._-]+/gu, "-")

@@ -8,7 +8,7 @@ import { fileName, saveBlob, saveText } from "./files";
 import { drawPicture, toPixels } from "./picture";
 import { toCsv } from "./table";
 
-/** What can be taken along. */
+/** The export menu. */
 export function Exports() {
   if (!model.value) return null;
   return (
@@ -53,7 +53,7 @@ async function savePng(): Promise<void> {
   }
 }
 
-/** The series of what is pinned, or all of them. */
+/** The series of pinned modules, or all series. */
 async function saveCsv(): Promise<void> {
   const keys = columns.value.flat();
   const nodes = keys.map((key) => graph.value?.find(key)).filter((id) => id !== undefined);

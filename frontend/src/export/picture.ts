@@ -1,4 +1,4 @@
-/** The graph as a picture of its own: all of it, in plain SVG that any program reads. */
+/** The whole graph as plain SVG that any program can read. */
 
 import { resolve } from "../frame/theme";
 import type { Model } from "../data/model";
@@ -46,7 +46,7 @@ function text(x: number, y: number, words: string, size: number, weight: number,
   return `<text x="${x}" y="${y}" font-size="${size}" font-weight="${weight}" fill="${hex(weight > 500 ? "text" : "dim")}">${escape(shown)}</text>`;
 }
 
-/** Old programs know neither variables nor new color spaces: a canvas turns them into plain ones. */
+/** Old programs support neither variables nor new color spaces: a canvas converts them. */
 function hex(color: string): string {
   const context = new OffscreenCanvas(1, 1).getContext("2d")!;
   context.fillStyle = resolve(color);
@@ -55,7 +55,7 @@ function hex(color: string): string {
   return `#${[red, green, blue].map((channel) => channel.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/** XML has no place for most control characters, escaped or not. */
+/** XML does not allow most control characters, escaped or not. */
 function escape(words: string): string {
   const signs: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
   return words
@@ -66,7 +66,7 @@ function escape(words: string): string {
 
 const MOST_PIXELS = 60e6;
 
-/** The same as pixels, twice as fine as on the screen. */
+/** The same as pixels, at twice the resolution of the screen. */
 export async function toPixels(svg: string, w: number, h: number): Promise<Blob> {
   const address = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
   try {

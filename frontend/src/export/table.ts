@@ -3,7 +3,7 @@
 import type { Points } from "../data/points";
 import type { Series } from "../data/records";
 
-/** A line for each point of each series: where, what, when, and each number under its name. */
+/** A line per point of each series: path, name, step, and its fields. */
 export function toCsv(rows: readonly { readonly series: Series; readonly points: Points }[]): string {
   const fields = [...new Set(rows.flatMap(({ points }) => Object.keys(points.columns)))];
   const lines = rows.flatMap(({ series, points }) =>
@@ -14,7 +14,7 @@ export function toCsv(rows: readonly { readonly series: Series; readonly points:
   return [["path", "name", "step", ...fields].join(","), ...lines, ""].join("\r\n");
 }
 
-/** A text that begins like a formula would be run by a spreadsheet: it gets a sign before it. */
+/** A spreadsheet would run a text that begins like a formula, so it gets a prefix. */
 function cell(value: string | number): string {
   if (typeof value === "number") return String(value);
   const harmless = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;

@@ -31,7 +31,7 @@ const VIEWS: Record<View, () => preact.JSX.Element> = {
   memory: Memory,
 };
 
-/** What a narrow screen shows one at a time. */
+/** The parts that a narrow screen shows one at a time. */
 const PARTS = ["modules", "view", "pinned"] as const;
 
 function isGone(): boolean {

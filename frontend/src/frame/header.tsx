@@ -11,7 +11,7 @@ import { Search } from "../tree/search";
 import { offeredViews } from "./views";
 import { isDark, toggleTheme } from "./theme";
 
-/** A running training that says nothing for this long may have been killed: the page says so. */
+/** A running training without news for this long may have been killed: the page says so. */
 const QUIET_SECONDS = 20;
 
 const VIEW_NAMES: Record<View, string> = {
@@ -75,12 +75,12 @@ function Tabs() {
   );
 }
 
-/** Which run is shown, and which one beside it. */
+/** The shown run, and the runs compared with it. */
 function Runs() {
   const all = stores.value;
   if (all.length < 2) return null;
   const names = all.map(labelOf);
-  // Alike are only models in memory, which have no files.
+  // Only models in memory, which have no files, can have equal names.
   const name = (at: number) => `${names.indexOf(names[at]!) < names.lastIndexOf(names[at]!) ? `${at + 1} ` : ""}${names[at]}`;
   return (
     <>
@@ -114,7 +114,7 @@ function Runs() {
   );
 }
 
-/** A run in one line: its file, when it began, how far it is. */
+/** A run in one line: its file, start time and progress. */
 function labelOf(store: RunStore): string {
   const [run, { last_step, finished, problem, state }] = [store.run.value, store.status.value];
   const parts = [
@@ -133,7 +133,7 @@ function compareWith(choice: string): void {
   else if (!choice && coloring.value === "difference") coloring.value = "class";
 }
 
-/** A model of which no training was recorded has no state. */
+/** A model without a recorded training has no state. */
 function isModelAlone(): boolean {
   return status.value.finished && status.value.last_step < 0;
 }

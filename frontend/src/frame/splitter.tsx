@@ -2,7 +2,7 @@ import { useRef } from "preact/hooks";
 
 const NARROWEST = 200;
 
-/** A line between two parts of the page that makes one wider: `--side` or `--columns`. */
+/** A draggable line between two parts of the page; it sets `--side` or `--columns`. */
 export function Splitter({ of, name }: { of: "side" | "columns"; name: string }) {
   const line = useRef<HTMLDivElement>(null);
   const set = (width: number) => {

@@ -1,4 +1,4 @@
-/** Light or dark, and the colors of the theme as numbers for what is drawn on a canvas. */
+/** Light or dark, and the colors of the theme as numbers for canvases. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { theme } from "../state/state";
@@ -17,7 +17,7 @@ effect(() => {
   document.documentElement.dataset["theme"] = theme.value || "auto";
 });
 
-/** A color of the theme, such as "accent", or any other, as a canvas reads it. */
+/** A color of the theme, such as "accent", or any other, in the form that a canvas reads. */
 export function resolve(name: string): string {
   let color = known.get(name);
   if (color === undefined) {

@@ -1,4 +1,4 @@
-/** Which views there is something to see in. */
+/** Which views have something to show. */
 
 import { computed } from "@preact/signals";
 import { series, shown, usualView, type View } from "../state/state";

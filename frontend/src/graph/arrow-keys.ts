@@ -3,10 +3,10 @@
 import type { DrawnBox, Scene } from "./scene";
 import { TITLE } from "./sizes";
 
-/** The closest box in a direction; the first one where none is selected. */
+/** The closest box in a direction; the first one if none is selected. */
 export function nearest(scene: Scene, here: DrawnBox | undefined, x: number, y: number): DrawnBox | undefined {
   if (!here) return scene.boxes[0];
-  // From the title of an open box the way leads to what is inside.
+  // From the title of an open box, the next box is inside it.
   const from = here.open ? { ...here, h: TITLE } : here;
   let [best, least] = [undefined as DrawnBox | undefined, Infinity];
   for (const box of scene.boxes) {
@@ -24,7 +24,7 @@ function middle(start: number, size: number): number {
   return start + size / 2;
 }
 
-/** How far a box lies ahead; less than nothing where it does not. */
+/** How far a box is ahead; negative if it is not ahead. */
 function gap(from: number, fromSize: number, to: number, toSize: number, direction: number): number {
   return direction > 0 ? to - (from + fromSize / 2) : from + fromSize / 2 - (to + toSize);
 }

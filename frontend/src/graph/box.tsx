@@ -1,4 +1,4 @@
-/** One box of the graph. What was clicked or dragged is found by its data attributes. */
+/** One box of the graph. Clicks and drags find it by its data attributes. */
 
 import { constantOf, rangeOf } from "../data/histograms";
 import type { Model } from "../data/model";
@@ -75,7 +75,7 @@ function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitl
   const room = w - indent - 10 - (glanceSeries(item) !== undefined && !open ? MINI.w + 6 : 0);
   const top = open ? 20 : subtitle ? h / 2 - 4 : h / 2 + 5;
   const behind = open ? Math.min(room, widthOf(title, "title")) + 8 : 0;
-  // Beside the title of an open box there may be no room, and a few letters would tell nothing.
+  // There may be no room beside the title of an open box, and a few letters are useless.
   const hasSubtitle = subtitle && (!open || widthOf(subtitle, "subtitle") <= room - behind);
   return (
     <>
@@ -97,7 +97,7 @@ function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitl
   );
 }
 
-/** A mark for each pinned module that is somewhere inside. */
+/** A mark for each pinned module inside. */
 function Ribbons({ box }: { box: DrawnBox }) {
   const { members, node } = box.item;
   const paths = members.length

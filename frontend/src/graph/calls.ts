@@ -1,18 +1,18 @@
-/** How data flows between the calls of a model, as the graph view asks for it. */
+/** The data flow between the calls of a model, with lookups for the graph view. */
 
 import { kindOf, type Model } from "../data/model";
 import type { NodeKind, SentGraph, TensorSpec } from "../data/records";
 
 export interface Node {
   readonly id: number;
-  /** What it is called in addresses: the same in two recordings of one model. */
+  /** Its key in addresses: the same in two recordings of one model. */
   readonly key: string;
   readonly kind: NodeKind;
   readonly parent: number | undefined;
   readonly path: string;
   readonly name: string;
   readonly number: number;
-  /** In how many of the passes it was seen. */
+  /** Number of passes in which it was seen. */
   readonly count: number;
   readonly inputs: readonly TensorSpec[];
   readonly outputs: readonly TensorSpec[];
@@ -37,7 +37,7 @@ export class CallGraph {
     readonly nodes: readonly Node[],
     edges: readonly Edge[],
     readonly passes: number,
-    /** False where it is made of the model's tree alone, and knows little of what flows. */
+    /** False if it comes from the model's tree only, without recorded data flow. */
     readonly recorded: boolean,
   ) {
     this.roots = nodes.filter((node) => node.parent === undefined).map((node) => node.id);
@@ -58,18 +58,18 @@ export class CallGraph {
     return this.byKey.get(key);
   }
 
-  /** The calls of a module, the first one first. */
+  /** The calls of a module, in order. */
   calls(path: string): readonly number[] {
     return this.byPath.get(path) ?? [];
   }
 
-  /** The call that a node is, or stands in. */
+  /** The call of a node: itself, or the call around it. */
   callAround(id: number): Node {
     const node = this.node(id);
     return node.kind === "call" || node.parent === undefined ? node : this.callAround(node.parent);
   }
 
-  /** The edges between the nodes that stand in a call; undefined asks for the outermost ones. */
+  /** The edges between the nodes in a call; undefined for the outermost ones. */
   edges(parent: number | undefined): readonly Edge[] {
     return this.inside.get(parent) ?? [];
   }
@@ -118,7 +118,7 @@ function keyOf(kind: NodeKind, path: string, name: string, number: number, paren
   return kind === "call" ? `${path}:${number}` : `${parent}/${kind}:${name}${kind === "op" ? `#${number}` : ""}`;
 }
 
-/** What a model's tree alone tells: what stands in what, and that a Sequential runs in order. */
+/** A graph from the model's tree alone: nesting, and that a Sequential runs in order. */
 export function graphOfTree(model: Model): CallGraph {
   const nodes = model.modules.map((module): Node => ({
     id: module.id,

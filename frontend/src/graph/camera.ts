@@ -1,4 +1,4 @@
-/** How the graph is looked at: pan, zoom, and which part of it must be drawn. */
+/** The view of the graph: pan, zoom, and which part of it must be drawn. */
 
 import { signal } from "@preact/signals";
 import { DRAGGABLE } from "./sizes";
@@ -9,17 +9,17 @@ export interface Region {
   readonly top: number;
   readonly right: number;
   readonly bottom: number;
-  /** How much of a box can be made out: only boxes, their titles, or all of it. */
+  /** The level of detail: only boxes, their titles, or everything. */
   readonly detail: "far" | "middle" | "near";
 }
 
 const NEAR = 0.5;
 const MIDDLE = 0.22;
-/** How far around what is seen is drawn as well, so that a small move draws nothing anew. */
+/** The margin that is drawn around the visible part, so that a small move redraws nothing. */
 const SPARE = 0.5;
 const MARGIN = 24;
 
-/** A place of the scene is drawn at k times itself, moved by x and y. */
+/** A point of the scene is scaled by k and moved by x and y. */
 export interface Transform {
   readonly x: number;
   readonly y: number;
@@ -31,16 +31,16 @@ const [SMALLEST, LARGEST] = [0.02, 4];
 export const CLICK_DISTANCE = 4;
 
 export class Camera {
-  /** What must be drawn; changes only when the view leaves it. */
+  /** The region to draw; it changes only when the view leaves it. */
   readonly region = signal<Region>({ left: 0, top: 0, right: 0, bottom: 0, detail: "near" });
   readonly transform = signal<Transform>({ x: 0, y: 0, k: 1 });
   private svg: SVGSVGElement | null = null;
-  /** What all of is seen, for as long as nobody moves the picture. */
+  /** The scene that is fitted to the view, until the user moves it. */
   private fitted: [Scene, boolean] | null = null;
   private measured = { w: 0, h: 0 };
   private moved: SVGGElement | null = null;
 
-  /** Takes hold of the picture; `moved` is the part of it that is moved. */
+  /** Attaches to the picture; `moved` is the part that pans and zooms. */
   attach(svg: SVGSVGElement, moved: SVGGElement): () => void {
     this.svg = svg;
     this.moved = moved;
@@ -62,7 +62,7 @@ export class Camera {
 
   private wheel(event: WheelEvent): void {
     event.preventDefault();
-    // Lines and pages are scrolled in other units; a pinch on a touchpad comes as a wheel with the key held.
+    // Wheels scroll in pixels, lines or pages; a pinch on a touchpad is a wheel event with Ctrl.
     const unit = event.deltaMode === 1 ? 0.05 : event.deltaMode ? 1 : 0.002;
     this.zoomBy(2 ** (-event.deltaY * unit * (event.ctrlKey ? 10 : 1)), this.onSvg(event));
   }
@@ -105,7 +105,7 @@ export class Camera {
     return [clientX - left, clientY - top];
   }
 
-  /** Of the picture on the screen. Asking the browser would have it lay out all that has changed since. */
+  /** The size of the picture. It is cached, because asking the browser forces a layout. */
   get size(): { readonly w: number; readonly h: number } {
     return this.measured;
   }
@@ -114,7 +114,7 @@ export class Camera {
     this.measured = { w: this.svg!.clientWidth, h: this.svg!.clientHeight };
   }
 
-  /** The whole scene, or its top where it would be too small to read. */
+  /** Fits the whole scene, or its top if it would be too small to read. */
   fit(scene: Scene, readable: boolean): void {
     const { w, h } = this.size;
     if (!w || !scene.w) return;
@@ -126,7 +126,7 @@ export class Camera {
     this.set({ x, y, k: scale }, true);
   }
 
-  /** Around a place on the screen, which stays where it is; the middle if none is given. */
+  /** Zooms around a point of the screen, by default the middle. */
   zoomBy(factor: number, [px, py] = [this.size.w / 2, this.size.h / 2]): void {
     this.fitted = null;
     const { x, y, k } = this.transform.peek();
@@ -134,7 +134,7 @@ export class Camera {
     this.set({ x: px - ((px - x) * next) / k, y: py - ((py - y) * next) / k, k: next });
   }
 
-  /** Puts a place of the scene into the middle. */
+  /** Centers a point of the scene. */
   moveTo(x: number, y: number): void {
     this.fitted = null;
     const { k } = this.transform.peek();
@@ -147,7 +147,7 @@ export class Camera {
     this.set({ x: x + dx, y: y + dy, k });
   }
 
-  /** Where in the scene a pointer is. */
+  /** The position of a pointer in the scene. */
   placeOf(event: { clientX: number; clientY: number }): [number, number] {
     const [left, top] = this.onSvg(event);
     const { x, y, k } = this.transform.peek();
@@ -194,7 +194,7 @@ export class Camera {
 
 export const camera = new Camera();
 
-/** Takes away the click that ends a drag. */
+/** Ignores the click that ends a drag. */
 export function ignoreClick(): void {
   const ignore = (event: Event) => {
     event.stopPropagation();

@@ -11,7 +11,7 @@ export function NormsWanted({ of }: { of: RunStore }) {
   return null;
 }
 
-/** How large weights or outputs are. */
+/** The size of weights or outputs. */
 export function SizesWanted({ of }: { of: Sized }) {
   useEffect(() => {
     sized.value = of;

@@ -1,4 +1,4 @@
-/** What the colors of boxes tell. */
+/** What the colors of boxes mean. */
 
 import { computed, signal } from "@preact/signals";
 import { formatBytes, formatCount, formatNumber } from "../data/formats";
@@ -31,7 +31,7 @@ export const coloring = signal<Coloring>("class");
 
 export interface Paint {
   readonly fill: string;
-  /** What the color stands for, in words. */
+  /** The meaning of the color, as text. */
   readonly says: string;
 }
 
@@ -91,7 +91,7 @@ const SCALES: Partial<Record<Coloring, Scale>> = {
   },
 };
 
-/** The colorings for which there is something to show. */
+/** The colorings that have data. */
 export const offered = computed<readonly Coloring[]>(() => {
   const store = shown.value;
   const rows = [...(store?.measures.value.values() ?? [])];
@@ -168,7 +168,7 @@ const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", info: "va
 
 function paintFinding(item: Item): Paint {
   const finding = pathsOf(item).map((path) => problems.value.get(path)?.worst).find(Boolean);
-  // Not every place of a problem has a finding of its own: after the first hundred they are only counted.
+  // Not every affected module has a finding: after the first hundred they are only counted.
   const norm = sumOf(item, (path) => gradientSquares.value.get(path));
   if (!finding && norm !== undefined && !Number.isFinite(norm))
     return { fill: mixed(SEVERITIES.error, 45), says: "NaN or Inf in gradients" };
@@ -176,7 +176,7 @@ function paintFinding(item: Item): Paint {
   return { fill: mixed(SEVERITIES[finding.severity], 45), says: finding.message };
 }
 
-/** A color on the ground that boxes have, so strong in percent. */
+/** A color mixed with the background of boxes, in percent. */
 function mixed(color: string, strength: number): string {
   return `color-mix(in oklab, ${color} ${strength.toFixed(0)}%, var(--panel))`;
 }
@@ -197,7 +197,7 @@ export function isChange(one: Coloring): boolean {
   return one in CHANGES;
 }
 
-/** How many times as large something is as at the step that is compared with. */
+/** The ratio of a value to its value at the compared step. */
 function paintChange(item: Item, change: Change): Paint {
   const before = sumOf(item, (path) => change.before.value?.get(path));
   const now = sumOf(item, (path) => change.now.value.get(path));
@@ -207,7 +207,7 @@ function paintChange(item: Item, change: Change): Paint {
   return { fill: mixed(times > 1 ? GROWN : SHRUNK, strength), says: `${change.word} × ${formatNumber(times)}` };
 }
 
-/** What is ten times as large, or as small, has the full color. */
+/** A factor of ten has the full color. */
 const STRONGEST = 60;
 const [GROWN, SHRUNK] = ["var(--hot)", "var(--accent)"];
 
@@ -217,13 +217,13 @@ const SIDES = {
   changed: { color: "var(--warning)", says: "changed" },
 };
 
-/** Of the weights in each module and below it, the one that lies farthest apart in the two runs. */
+/** The largest weight distance between the two runs, in each module and below it. */
 const farthest = computed(() => {
   const most = new Map<string, number>();
   for (const [name, distance] of distances.value ?? []) {
     for (let end = name.lastIndexOf("."); ; end = name.lastIndexOf(".", end - 1)) {
       const path = name.slice(0, Math.max(0, end));
-      // What became NaN or Inf lies farther than anything.
+      // NaN and Inf count as the largest distance.
       most.set(path, Math.max(most.get(path) ?? 0, Number.isNaN(distance) ? Infinity : distance));
       if (end <= 0) break;
     }
@@ -231,7 +231,7 @@ const farthest = computed(() => {
   return most;
 });
 
-/** Weights that differ by a ten-thousandth are faint, those that differ by their own size have the full color. */
+/** Weights that differ by 0.01 % are faint; those that differ by 100 % have the full color. */
 function paintDistance(distance: number): Paint {
   const share = Math.min(1, Math.max(0, 1 + Math.log10(distance) / 4));
   const by = distance < Infinity ? ` by ${formatNumber(100 * distance)} %` : "";
@@ -251,13 +251,13 @@ function paintSide(item: Item): Paint {
 }
 
 export interface Legend {
-  /** Colors, each with what it stands for. */
+  /** Colors, each with its meaning. */
   readonly swatches?: readonly (readonly [string, string])[];
-  /** Colors that run into each other, and what stands at the ends. */
+  /** A color ramp, and the labels of its ends. */
   readonly ramp?: { readonly low: string; readonly high: string; readonly fills: readonly string[] };
 }
 
-/** What the colors of boxes stand for, where they do not speak for themselves. */
+/** The legend of the box colors, if they need one. */
 export const legend = computed<Legend | null>(() => {
   const [chosen, range] = [coloring.value, extremes.value];
   if (chosen === "difference") {
@@ -276,7 +276,7 @@ export const legend = computed<Legend | null>(() => {
   return { ramp: { low: range.format(range.low), high: range.format(range.high), fills } };
 });
 
-/** Hues by what a class does, so that the same kind of layer looks the same in every model. */
+/** Hues by kind of layer, so that it looks the same in every model. */
 const HUES: readonly (readonly [RegExp, number])[] = [
   [/conv/i, 215],
   [/norm/i, 45],

@@ -1,4 +1,4 @@
-/** The boxes and lines of the graph: one by one where they can be read, all of a color at once from afar. */
+/** The boxes and lines of the graph: one element each when zoomed in, one per color when zoomed out. */
 
 import type { Model } from "../data/model";
 import { found } from "../state/state";
@@ -11,7 +11,7 @@ import { type DrawnBox, type DrawnLink, pathOf, type Scene } from "./scene";
 import { selectedKey, thick } from "./state";
 import { moduleOf, wordsFor } from "./words";
 
-/** What is too small to be seen is not drawn. */
+/** Smaller boxes are not drawn. */
 const SMALLEST = 1.5;
 
 export function Drawing({ drawn, region, known }: { drawn: Scene; region: Region; known: Model }) {
@@ -50,7 +50,7 @@ interface FarProps {
   readonly known: Model;
 }
 
-/** From afar only shapes and colors are made out: one element for all boxes of a color, one for all links. */
+/** Zoomed out: one element for all boxes of a color, one for all links. */
 function FarDrawing({ boxes, links, known }: FarProps) {
   const open = boxes.filter(([box]) => box.open).map(([box]) => outlineOf(box));
   const byFill = new Map<string, string[]>();
@@ -68,7 +68,7 @@ function FarDrawing({ boxes, links, known }: FarProps) {
   );
 }
 
-/** Dots that are as large on the screen however far away the graph is. */
+/** Dots with the same size on the screen at any zoom. */
 function FarProblems({ boxes }: { boxes: FarProps["boxes"] }) {
   const radius = 4 / camera.transform.peek().k;
   return (
@@ -81,7 +81,7 @@ function FarProblems({ boxes }: { boxes: FarProps["boxes"] }) {
   );
 }
 
-/** The selected box, which may have the focus, and what a search found. */
+/** The selected box, which may have the focus, and search matches. */
 function FarMarks({ boxes, known }: Omit<FarProps, "links">) {
   const [selection, matches] = [selectedKey.value, found.value?.matches];
   const isMatch = ({ item }: DrawnBox) => item.kind === "call" && matches?.has(moduleOf(known, item.node)?.id ?? -1);

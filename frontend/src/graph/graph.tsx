@@ -1,4 +1,4 @@
-/** The graph view: what is drawn, and what mouse, finger and keyboard do to it. */
+/** The graph view: drawing, mouse, touch and keyboard. */
 
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Model } from "../data/model";
@@ -100,7 +100,7 @@ function Picture({ known }: { known: Model }) {
   );
 }
 
-/** Stays where one looked when boxes open; shows all of it when another call is entered. */
+/** Keeps the view when boxes open; fits it when another call is entered. */
 function useKeepPlace(): void {
   const before = useRef<{ of: string | null; scene: Scene; fit: number }>({ of: null, scene: scene.peek(), fit: 0 });
   useEffect(() => {
@@ -120,7 +120,7 @@ function useKeepPlace(): void {
   }, [scene.value]);
 }
 
-/** The box that the view holds on to: the one that was touched last, else the first one in both. */
+/** The box that keeps its position: the last one that was clicked, else the first one in both scenes. */
 function anchor(last: Scene, next: Scene): [DrawnBox, DrawnBox] | undefined {
   const now = new Map(next.boxes.map((box) => [box.item.key, box]));
   const touched = touchedKey && last.boxes.find((box) => box.item.key === touchedKey);
@@ -130,16 +130,16 @@ function anchor(last: Scene, next: Scene): [DrawnBox, DrawnBox] | undefined {
 
 let touchedKey = "";
 
-/** What is selected in the tree is shown here. */
+/** Shows the selection of the tree. */
 function useFollowTree(known: Model): void {
   const isFirst = useRef(true);
   useEffect(() => {
     const wasFirst = isFirst.current;
     isFirst.current = false;
-    // An address that says where to look is not led elsewhere by what is selected.
+    // The selection does not override the position in the address.
     if (wasFirst && entered.peek()) return;
     const box = scene.peek().boxes[places.peek().get(selectedKey.peek()) ?? -1];
-    // What was just chosen may not be laid out yet.
+    // The selected box may not be laid out yet.
     const chosen = graph.peek()?.find(selectedKey.peek());
     const node = chosen === undefined ? (box?.item.node ?? inside.peek()) : graph.peek()!.node(chosen);
     if (!node || moduleOf(known, node)?.id !== selected.value) showModule(selected.value);
@@ -150,14 +150,14 @@ function useFollowTree(known: Model): void {
   }, [selectedKey.value, scene.value]);
 }
 
-/** The focus goes along with the selection while it is in the graph. */
+/** The focus follows the selection while it is in the graph. */
 function useFocus(svg: { current: SVGSVGElement | null }): void {
   const wasInside = useRef(false);
   // Before anything else happens: the next key must not go to the page itself.
   useLayoutEffect(() => {
     const active = document.activeElement;
     const isInside = !!svg.current?.contains(active);
-    // A box that is drawn anew loses the focus to the page itself, and takes it back.
+    // A redrawn box loses the focus to the page; give it back.
     if (isInside || (wasInside.current && active === document.body)) {
       const box = svg.current!.querySelector<SVGGElement>(".box.selected");
       (box ?? svg.current!).focus({ preventScroll: true });
@@ -166,7 +166,7 @@ function useFocus(svg: { current: SVGSVGElement | null }): void {
   });
 }
 
-/** The box under a pointer. Seen from afar, boxes are no elements of their own, and are found by their place. */
+/** The box under a pointer. Zoomed out, boxes have no elements and are found by position. */
 function boxOf(event: MouseEvent): DrawnBox | undefined {
   const element = event.target as Element;
   const at = element.closest<SVGElement>("[data-at]")?.dataset["at"];
@@ -225,7 +225,7 @@ function openHere(box: DrawnBox): void {
   toggleItem(box.item.key);
 }
 
-/** Goes into what has an inside, and puts anything else into a column. */
+/** Enters a box that can be opened; pins any other to a column. */
 function goOn(box: DrawnBox): void {
   if (box.open) {
     const inner = nearest(scene.value, box, 0, 1);

@@ -12,10 +12,10 @@ import type { Item } from "./levels";
 import { scene } from "./state";
 
 export const glances = signal<ReadonlyMap<number, Column>>(new Map());
-/** The same at the step that is compared with, if there is one. */
+/** The same at the compared step, if there is one. */
 export const references = signal<ReadonlyMap<number, Column>>(new Map());
 
-/** For each call the series that tells most of it: what it returns, else its weight. */
+/** The main series of each call: its output, else its weight. */
 const telling = computed(() => {
   const best = new Map<string, { id: number; rank: number }>();
   for (const { id, path, name, kind } of series.value) {
@@ -36,7 +36,7 @@ export function glanceSeries({ kind, node }: Item): number | undefined {
   if (kind !== "call") return undefined;
   const own = telling.value.get(`${node.path}:${callName(node.number)}`);
   const first = telling.value.get(`${node.path}:1`);
-  // Of what the first call has, only the weight is that of all calls.
+  // Of the series of the first call, only the weight belongs to all calls.
   return (own ?? (first && first.rank < 2 ? first : undefined))?.id;
 }
 
@@ -54,11 +54,11 @@ const read = oneAtATime(async () => {
   references.value = marked === null ? new Map() : await columnsAt(ids, marked);
 });
 
-/** How some series of the run that is shown were spread at a step. */
+/** The histograms of some series of the shown run at a step. */
 export async function columnsAt(ids: readonly number[], at: number): Promise<ReadonlyMap<number, Column>> {
   const [from, store] = [source.peek(), shown.peek()];
   if (!from || !store) return new Map();
-  // What cannot be read now is read at the next step; the page says elsewhere that it cannot.
+  // A failed read is repeated at the next step; the page shows the error elsewhere.
   const sent = await from.glance(store.number, ids, at).catch(() => null);
   const seen = sent?.glances.filter((one) => one.column !== null) ?? [];
   return new Map(seen.map((one) => [one.series, readColumn(one.column!)]));
@@ -71,7 +71,7 @@ effect(() => {
 
 const BARS = 23;
 
-/** A column as the outline of a small picture, the values of a range from left to right. */
+/** The outline of a small histogram, with values from left to right. */
 export function outline(column: Column, { low, high }: Range, w: number, h: number): string {
   const edges = Float64Array.from({ length: BARS + 1 }, (_, at) => low + (at / BARS) * (high - low));
   const heights = intoRows(column, edges);

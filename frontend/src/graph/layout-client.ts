@@ -15,7 +15,7 @@ export async function placeBoxes(level: Boxes): Promise<Placed> {
   return placed;
 }
 
-/** The layout's code: beside the page, or inside its file. */
+/** The layout's code: a separate file, or inside the page. */
 function codeAddress(): string {
   const inside = document.getElementById("torchglass-layout");
   if (!inside) return "layout.js";
@@ -37,7 +37,7 @@ async function startWorker(): Promise<Ask> {
   const failed = new Promise<never>((_, reject) => {
     worker.onerror = (event) => reject(new Error(event.message || "no worker"));
   });
-  // A worker that a browser refuses says so only later: the first answer shows that it lives.
+  // A browser may refuse a worker only later: the first answer shows that it works.
   await Promise.race([ask({ number: -1, level: { boxes: [], links: [] } }), failed]);
   return ask;
 }

@@ -1,4 +1,4 @@
-/** Where boxes stand: each open level is laid out by itself, and levels that are alike only once. */
+/** Positions of boxes: each open level is laid out separately, and equal levels only once. */
 
 import { Graph, layout } from "@dagrejs/dagre";
 import { PADDING, TITLE } from "./sizes";
@@ -6,7 +6,7 @@ import { PADDING, TITLE } from "./sizes";
 export interface Box {
   readonly w: number;
   readonly h: number;
-  /** Set when it is open: then its size is that of what is inside. */
+  /** Set if it is open: its size then depends on its contents. */
   readonly inside?: Boxes;
 }
 
@@ -15,19 +15,19 @@ export interface Boxes {
   readonly links: readonly (readonly [number, number])[];
 }
 
-/** A level with all places, in its own coordinates. */
+/** A level with all positions, in its own coordinates. */
 export interface Placed {
   readonly w: number;
   readonly h: number;
   readonly boxes: readonly { readonly x: number; readonly y: number; readonly w: number; readonly h: number }[];
   /** The corners of each link, x and y in turn. */
   readonly routes: readonly (readonly number[])[];
-  /** What is inside of each open box. */
+  /** The contents of each open box. */
   readonly inside: readonly (Placed | null)[];
 }
 
 const GAP = { node: 22, rank: 30, edge: 10 };
-/** Above this the usual way of ranking takes too long. */
+/** Above this the usual ranking takes too long. */
 const MANY_BOXES = 120;
 
 type Flat = Omit<Placed, "inside">;
@@ -77,12 +77,12 @@ function flowing(sizes: readonly (readonly [number, number])[], links: Boxes["li
   return wrapped(fromZero(boxes, routes), links);
 }
 
-/** A chain that is higher than this, and so many times as high as wide, is wrapped into columns. */
+/** A chain that is taller than this, with this ratio of height to width, is wrapped into columns. */
 const [TALL, SLENDER] = [1500, 2.5];
 /** Between columns, where the links from one to the next run. */
 const LANE = 70;
 
-/** A long chain as columns, read from the left to the right, cut where few links cross. */
+/** A long chain as columns from left to right, cut where few links cross. */
 function wrapped(flat: Flat, links: Boxes["links"]): Flat {
   const { w, h, boxes, routes } = flat;
   if (h < TALL || h < SLENDER * w) return flat;
@@ -113,7 +113,7 @@ function wrapped(flat: Flat, links: Boxes["links"]): Flat {
   return fromZero(moved, bent);
 }
 
-/** Where to cut a chain into some columns of about one height: between boxes, and where few links are cut. */
+/** Where to cut a chain into columns of about equal height: between boxes, where few links cross. */
 function cutsOf({ h, boxes }: Flat, links: Boxes["links"], count: number): number[] {
   const cuts: number[] = [];
   for (let at = 1; at < count; at++) {
@@ -128,7 +128,7 @@ function cutsOf({ h, boxes }: Flat, links: Boxes["links"], count: number): numbe
   return cuts;
 }
 
-/** Corners that are round close to them alone: lines between them stay straight. */
+/** Rounded corners with straight lines between them. */
 function cornered(points: readonly (readonly [number, number])[]): number[] {
   return points.flatMap(([x, y], at) => {
     const [before, after] = [points[at - 1], points[at + 1]];
@@ -142,7 +142,7 @@ function cornered(points: readonly (readonly [number, number])[]): number[] {
   });
 }
 
-/** Moved so that all of it, links included, begins at zero. */
+/** Moved so that everything, links included, starts at zero. */
 function fromZero(boxes: Flat["boxes"], routes: Flat["routes"]): Flat {
   let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
   const hold = (x: number, y: number) => {
@@ -162,7 +162,7 @@ function fromZero(boxes: Flat["boxes"], routes: Flat["routes"]): Flat {
   };
 }
 
-/** Where nothing is known to flow: in lines, as wide as they are high. */
+/** Without known data flow: rows in a square. */
 function gridded(sizes: readonly (readonly [number, number])[]): Flat {
   const area = sizes.reduce((sum, [w, h]) => sum + (w + GAP.node) * (h + GAP.node), 0);
   const widest = Math.max(Math.sqrt(area) * 1.3, ...sizes.map(([w]) => w));

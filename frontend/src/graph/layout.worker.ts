@@ -1,4 +1,4 @@
-/** The layout, beside the page's own thread; as a plain script it serves a page that has no workers. */
+/** The layout in a worker; as a plain script it serves pages without workers. */
 
 import { type Boxes, place, type Placed } from "./layout";
 

@@ -1,22 +1,22 @@
-/** What is seen inside an opened call: its calls and ops, repeated ones folded, many ones grouped. */
+/** The contents of an opened call: its calls and ops, with repeats folded and large numbers grouped. */
 
 import type { TensorSpec } from "../data/records";
 import { type CallGraph, type Edge, type Node, push } from "./calls";
 
 export interface Item {
   readonly key: string;
-  /** "stack" is several alike in a row, "group" a part of what would be too many. */
+  /** "stack" is a run of repeats, "group" a part of too many items. */
   readonly kind: Node["kind"] | "stack" | "group";
   /** The node it stands for; the first one of a stack or group. */
   readonly node: Node;
-  /** Of a stack or group what it is made of. */
+  /** The members of a stack or group. */
   readonly members: readonly Item[];
-  /** Of a stack how many members make up what is repeated; one if left out. */
+  /** For a stack, the members per repeat; 1 if left out. */
   readonly period?: number;
 }
 
 export interface Link {
-  /** Places in the items of the level. */
+  /** Indices of items of the level. */
   readonly from: number;
   readonly to: number;
   readonly specs: readonly TensorSpec[];
@@ -35,24 +35,24 @@ export interface Choice {
   readonly fold: boolean;
 }
 
-/** Items [from, to) that become one; of those that repeat a pattern, how long it is. */
+/** Items [from, to) that become one, and the length of the repeated pattern. */
 interface Stretch {
   readonly from: number;
   readonly to: number;
   readonly period: number;
 }
 
-/** Longer patterns are modules of their own in most models. */
+/** Longer patterns are modules in most models. */
 const LONGEST_PATTERN = 12;
-/** So many ops without a call among them are folded: fewer are quickly read one by one. */
+/** At least this many ops without a call are folded; fewer are easy to read. */
 const FEWEST_FOLDED_OPS = 24;
-/** So many alike in a row are folded. */
+/** At least this many repeats are folded. */
 const FEWEST_FOLDED = 3;
-/** One layout of more items takes too long, and nobody could read it. */
+/** A layout of more items takes too long and cannot be read. */
 const MOST_ITEMS = 250;
 const GROUP_SIZE = 100;
 
-/** The levels of one graph, each worked out when it is first opened. */
+/** The levels of one graph, each computed when it is first opened. */
 export class Levels {
   private readonly known = new Map<string, Level>();
   private readonly kinds = new Map<string, number>();
@@ -61,11 +61,11 @@ export class Levels {
   constructor(
     readonly graph: CallGraph,
     readonly choice: Choice,
-    /** What else must be alike for two calls to be folded, such as the class. */
+    /** What else must match for two calls to be folded, such as the class. */
     private readonly classOf: (path: string) => string,
   ) {}
 
-  /** What is inside a call; undefined asks for the outermost calls. */
+  /** The contents of a call; undefined for the outermost calls. */
   ofCall(id: number | undefined): Level {
     const key = id === undefined ? "" : this.graph.node(id).key;
     let level = this.known.get(key);
@@ -82,7 +82,7 @@ export class Levels {
     return item.kind === "call" && this.contents(item.node).length > 0;
   }
 
-  /** What stands in a call beside its inputs and outputs. */
+  /** The contents of a call without its inputs and outputs. */
   private contents(node: Node): readonly number[] {
     return node.children.filter((id) => !["input", "output"].includes(this.graph.node(id).kind));
   }
@@ -117,7 +117,7 @@ export class Levels {
     if (level.items.length <= MOST_ITEMS) return level;
     const parts: Stretch[] = [];
     for (let from = 0, to = 0; from < level.items.length; from = to) {
-      // What goes in and comes out stands by itself.
+      // Inputs and outputs are not grouped with other items.
       const border = borderOf(level.items[from]!);
       while (to < level.items.length && to - from < GROUP_SIZE && borderOf(level.items[to]!) === border) to++;
       if (to - from > 1) parts.push({ from, to, period: 1 });
@@ -125,7 +125,7 @@ export class Levels {
     return this.inGroups(this.group(level, parts, "group", key), `${key}+`);
   }
 
-  /** Stretches of items that are alike, or that repeat a short pattern such as conv, norm, activation. */
+  /** Runs of equal items, or of a short repeated pattern such as conv, norm, activation. */
   private repeats(items: readonly Item[]): Stretch[] {
     const kinds = items.map(({ kind, node }) => (kind === "call" || kind === "op" ? this.likenessOf(node) : undefined));
     const stretches: Stretch[] = [];
@@ -139,7 +139,7 @@ export class Levels {
     return stretches;
   }
 
-  /** The same number for two calls that do the same, their parameters aside. */
+  /** Equal for two calls that do the same, regardless of their parameters. */
   private likenessOf(node: Node): number {
     const known = this.likeness.get(node.id);
     if (known !== undefined) return known;
@@ -155,8 +155,8 @@ export class Levels {
   }
 
   /**
-   * The level with each stretch as one item. Items stand in the order in which they ran, so links never
-   * lead backwards, and joining neighbors makes no circle.
+   * The level with each stretch as one item. Items are in execution order, so links never lead backwards,
+   * and merging neighbors creates no cycle.
    */
   private group(level: Level, stretches: readonly Stretch[], kind: "stack" | "group", key: string): Level {
     if (!stretches.length) return level;
@@ -192,7 +192,7 @@ function inputsFirst(nodes: readonly Node[]): Node[] {
   return nodes.toSorted((one, other) => borderOf(one) - borderOf(other));
 }
 
-/** For each op the one node that its data came from: itself, where data of several nodes meets. */
+/** For each op the node that its data came from; itself if data of several nodes meets there. */
 function originsOf(nodes: readonly Node[], edges: readonly Edge[]): ReadonlyMap<number, number> {
   const ops = new Set(nodes.filter((node) => node.kind === "op").map((node) => node.id));
   const [into, next, waits] = [new Map<number, number[]>(), new Map<number, number[]>(), new Map<number, number>()];
@@ -236,7 +236,7 @@ function usedOps(ops: ReadonlySet<number>, edges: readonly Edge[]): ReadonlySet<
   return used;
 }
 
-/** The shortest pattern that begins at a place and is repeated often enough, as far as it goes. */
+/** The shortest pattern that begins here and repeats often enough. */
 function repeatAt(
   kinds: readonly (number | undefined)[],
   from: number,

@@ -5,7 +5,7 @@ import { scene } from "./state";
 
 const SIZE = { w: 130, h: 110 };
 
-/** All of the graph in a corner, for as long as not all of it is seen. */
+/** The whole graph in a corner, while only a part of it is visible. */
 export function Minimap() {
   const canvas = useRef<HTMLCanvasElement>(null);
   const { k, x, y } = camera.transform.value;

@@ -1,4 +1,4 @@
-/** What is drawn: all boxes and links of the opened levels, in one system of coordinates. */
+/** All boxes and links of the opened levels, in one coordinate system. */
 
 import type { Box, Boxes, Placed } from "./layout";
 import type { Item, Level, Levels, Link } from "./levels";
@@ -11,15 +11,15 @@ export interface DrawnBox {
   readonly w: number;
   readonly h: number;
   readonly depth: number;
-  /** Undefined for what cannot be opened. */
+  /** Undefined if it cannot be opened. */
   readonly open: boolean | undefined;
-  /** The box that it stands in. */
+  /** The box around it. */
   readonly parent: number | undefined;
 }
 
 export interface DrawnLink {
   readonly link: Link;
-  /** The places of its ends among the boxes. */
+  /** The indices of the boxes at its ends. */
   readonly from: number;
   readonly to: number;
   /** Corners, x and y in turn. */
@@ -60,7 +60,7 @@ function isOpen(item: Item, levels: Levels, open: ReadonlySet<string>): boolean 
   return open.has(item.key) && levels.canOpen(item);
 }
 
-/** A placed level as what is drawn, what is outside before what is inside. */
+/** The boxes and links of a placed level, outer ones first. */
 export function drawScene(level: Level, placed: Placed, levels: Levels): Scene {
   const boxes: DrawnBox[] = [];
   const links: DrawnLink[] = [];
@@ -110,12 +110,12 @@ function drawnLink(link: Link, from: number, to: number, route: readonly number[
   };
 }
 
-/** The innermost box around a place. */
+/** The innermost box around a point. */
 export function boxAround({ boxes }: Scene, x: number, y: number): DrawnBox | undefined {
   return boxes.findLast((box) => box.x <= x && x < box.x + box.w && box.y <= y && y < box.y + box.h);
 }
 
-/** A route as a smooth line: straight to the middle of each leg, round at the corners. */
+/** A route as a smooth path with rounded corners. */
 export function pathOf(route: readonly number[]): string {
   const corners = route.length / 2;
   if (corners < 2) return "";

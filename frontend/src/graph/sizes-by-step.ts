@@ -12,10 +12,10 @@ import { columnsAt } from "./latest-histograms";
 
 export type Sized = "weights" | "outputs";
 
-/** Which of them is being looked at, if any. */
+/** Which of them is shown, if any. */
 export const sized = signal<Sized | null>(null);
 
-/** Sums of squares by path; those of weights hold what is below, too. */
+/** Sums of squares by path; those of weights include modules below. */
 export type Squares = ReadonlyMap<string, number>;
 export const squaresNow = signal<Squares>(new Map());
 export const squaresMarked = signal<Squares>(new Map());
@@ -61,7 +61,7 @@ function squaresOf(all: readonly Series[], columns: ReadonlyMap<number, Column>,
   return squares;
 }
 
-/** As if all numbers of a bin lay in its middle. */
+/** Assumes that all values of a bin are in its middle. */
 function squareOf({ counts, first, width }: Column): number {
   return counts.reduce((sum, count, at) => sum + count * ((first + at + 0.5) * width) ** 2, 0);
 }
@@ -70,7 +70,7 @@ function add(squares: Map<string, number>, path: string, square: number): void {
   squares.set(path, (squares.get(path) ?? 0) + square);
 }
 
-/** Adds to a module and to all that it stands in. */
+/** Adds to a module and to all modules around it. */
 export function addUpwards(squares: Map<string, number>, path: string, square: number): void {
   for (let end: number = path.length; ; end = path.lastIndexOf(".", end - 1)) {
     add(squares, path.slice(0, Math.max(0, end)), square);

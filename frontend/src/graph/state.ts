@@ -1,4 +1,4 @@
-/** What of the graph is open, and where everything stands. */
+/** What is open in the graph, and where everything is. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { mergeGraphs } from "../compare/merge";
@@ -14,14 +14,14 @@ import { placeBoxes } from "./layout-client";
 import { boxesOf, drawScene, EMPTY, type Scene } from "./scene";
 import { isSymbol, moduleOf, wordsFor } from "./words";
 
-/** The call that is looked into; "" is the outermost. */
+/** The opened call; "" is the outermost. */
 export const entered = signal("");
 export const opened = signal<ReadonlySet<string>>(new Set());
-/** Whether operations are shown, where someone has said so; else they are where a pass was traced. */
+/** Whether operations are shown, if the user chose; by default if a pass was traced. */
 export const chosenOps = signal<boolean | null>(null);
 export const showsOps = computed(() => chosenOps.value ?? (!!shown.value?.spans.value.length && !shown.value.profiled.value));
 export const folds = signal(true);
-/** Whether links are as thick as what flows is large. */
+/** Whether the width of links shows tensor sizes. */
 export const thick = signal(false);
 export const selectedKey = signal("");
 export const hovered = signal<{ key: string; x: number; y: number } | null>(null);
@@ -51,7 +51,7 @@ export const levels = computed(() => {
   return new Levels(graph.value, { ops: showsOps.value, fold: folds.value }, classes);
 });
 
-/** The node whose inside is shown; undefined where several calls are outermost. */
+/** The node whose contents are shown; undefined if there are several outermost calls. */
 export const inside = computed<Node | undefined>(() => {
   const all = graph.value;
   if (!all) return undefined;
@@ -81,9 +81,9 @@ function sizeOf(known: Model): (item: Item) => { w: number; h: number } {
 }
 
 export const scene = signal<Scene>(EMPTY);
-/** The same as long as the same call of the same runs is looked into: then the view stays where it is. */
+/** Equal while the same call of the same runs is open: then the view stays as it is. */
 export const sceneOf = signal("");
-/** Goes up when all of the next scene is to be seen. */
+/** Increases when the next scene should be fitted to the view. */
 export const wantsFit = signal(0);
 let fitsNext = false;
 
@@ -124,7 +124,7 @@ export function toggleItem(key: string): void {
   opened.value = next;
 }
 
-/** Looks into a call. */
+/** Opens a call. */
 export function enter(key: string): void {
   batch(() => {
     entered.value = key;
@@ -135,7 +135,7 @@ export function enter(key: string): void {
   });
 }
 
-/** Looks at what is around the call that is looked into. */
+/** Goes up to the call around the opened one. */
 export function leave(): void {
   const here = inside.value;
   if (!here || here.parent === undefined) return;
@@ -146,7 +146,7 @@ export function leave(): void {
   });
 }
 
-/** Every level down to a depth below the one that is looked into; 0 closes all. */
+/** Opens every level down to a depth below the opened call; 0 closes all. */
 export function openTo(depth: number): void {
   const all = levels.value;
   const top = level.value;
@@ -163,10 +163,10 @@ export function openTo(depth: number): void {
   opened.value = next;
 }
 
-/** More open boxes than this would be seen by nobody. */
+/** More open boxes cannot be read. */
 const MOST_OPENED = 5000;
 
-/** Opening all modules is not meant to open each Linear into its one op. */
+/** "Expand all" does not open a Linear into its one op. */
 function isOfOps(all: Levels, item: Item): boolean {
   return !showsOps.value && item.kind === "call" && all.inside(item).items.every((one) => one.kind !== "call");
 }
@@ -220,7 +220,7 @@ function holds(item: Item, key: string): boolean {
   return item.key === key || item.members.some((member) => holds(member, key));
 }
 
-/** From the model down to what is looked into. */
+/** From the model down to the opened call. */
 export const way = computed<readonly { key: string; label: string }[]>(() => {
   const [all, known, here] = [graph.value, model.value, inside.value];
   if (!all || !known) return [];

@@ -25,7 +25,7 @@ export function widthOf(text: string, lettering: Lettering): number {
   return width;
 }
 
-/** As much of a text as there is room for. */
+/** A text cut to a width. */
 export function fitted(text: string, room: number, lettering: Lettering): string {
   const width = widthOf(text, lettering);
   if (text.length <= MOST_LETTERS && width <= room) return text;

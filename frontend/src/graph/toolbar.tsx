@@ -76,10 +76,10 @@ export function Toolbar() {
   );
 }
 
-/** More levels at once are asked for by "all". */
+/** For more levels there is "all". */
 const MOST_DEPTH = 9;
 
-/** How far modules are opened below the one that is looked into. */
+/** How deep modules are expanded below the opened one. */
 function Depth() {
   const deepest = scene.value.boxes.reduce((deepest, box) => Math.max(deepest, box.depth), 0);
   const offered = Array.from({ length: MOST_DEPTH + 1 }, (_, depth) => depth);
@@ -121,7 +121,7 @@ function Check({ text, of }: { text: string; of: { value: boolean } }) {
   );
 }
 
-/** What the colors stand for, in a corner of the picture. */
+/** The color legend, in a corner of the picture. */
 export function Legend() {
   const told = legend.value;
   if (!told) return null;

@@ -4,7 +4,7 @@ import { paint } from "./colors";
 import { graph, hovered, places, scene } from "./state";
 import { linkWords, rowsFor, type Rows, wordsFor } from "./words";
 
-/** More rows would cover what they speak of. */
+/** More rows would cover the box. */
 const MOST_ROWS = 14;
 
 /** What is under the mouse, in rows. */

@@ -1,4 +1,4 @@
-/** What boxes are called, and what is told of them. */
+/** Titles, subtitles and tooltips of boxes. */
 
 import { formatBytes, formatExact, formatShape } from "../data/formats";
 import { kindOf, type Model } from "../data/model";
@@ -11,7 +11,7 @@ export interface Words {
   readonly subtitle: string;
 }
 
-/** The module whose call a node is, or that it stands in. */
+/** The module of a node: the called one, or the one around it. */
 export function moduleOf(model: Model, node: Node): Module | undefined {
   const id = model.find(node.path);
   return id === undefined ? undefined : model.module(id);
@@ -48,7 +48,7 @@ export function wordsFor(model: Model, item: Item): Words {
 
 const SYMBOLS: Readonly<Record<string, string>> = { add: "+", sub: "−", mul: "×", div: "÷", matmul: "@" };
 
-/** torch's name of an operation, or the sign that everyone writes for it. */
+/** torch's name of an operation, or its usual sign. */
 function opTitle({ name }: Node): string {
   return SYMBOLS[name.replace(/^__[ir]?|_+$/g, "")] ?? name;
 }
@@ -67,7 +67,7 @@ export function nameOf(model: Model, node: Node): string {
   return module ? tail(module, model) : node.path || model.name;
 }
 
-/** "3" alone says little: a number is shown with the name before it. */
+/** "3" alone is not clear: a number is shown with the name before it. */
 function tail(module: Module, model: Model): string {
   const label = model.label(module);
   if (!/^\d+$/.test(label) || module.parent === undefined) return label;
@@ -84,10 +84,10 @@ export function shapesOf(specs: readonly TensorSpec[]): string {
   return specs.map((spec) => formatShape(spec.shape)).join(", ");
 }
 
-/** Rows of a name and a value; what has no name gets a dash. */
+/** Rows of name and value; a missing name is a dash. */
 export type Rows = readonly (readonly [string, string])[];
 
-/** What a module says of itself, split at the commas that stand in no bracket. */
+/** The `extra_repr` of a module, split at commas outside of brackets. */
 export function factsOf(extra: string): Rows {
   const parts: string[] = [];
   let [depth, start] = [0, 0];
@@ -106,7 +106,7 @@ export function factsOf(extra: string): Rows {
   });
 }
 
-/** The lines of a tooltip: shapes first, then what the module says of itself. */
+/** The lines of a tooltip: shapes first, then the module's `extra_repr`. */
 export function rowsFor(model: Model, item: Item, passes: number): Rows {
   const { node } = item;
   const module = item.kind === "call" || item.kind === "stack" ? moduleOf(model, node) : undefined;

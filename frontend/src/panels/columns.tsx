@@ -158,7 +158,7 @@ function Lost({ of }: { of: string }) {
   );
 }
 
-/** One plot with all runs in it; distributions, which would hide each other, stand side by side. */
+/** One plot with all runs; distributions, which would hide each other, are side by side. */
 function plotsOf(one: Series, store: RunStore, color: string | undefined) {
   const twins = twinsOf(one);
   const title = titleOf(one.name, false);

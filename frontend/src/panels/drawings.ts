@@ -1,4 +1,4 @@
-/** What a plot draws, for each way of looking at a series. */
+/** What a plot draws, for each kind of plot. */
 
 import type uPlot from "uplot";
 import { formatShort } from "../data/formats";
@@ -12,15 +12,15 @@ import { markBroken, markSpread, withAxis } from "./spread";
 import type { Mode } from "./state";
 
 export interface Drawing {
-  /** A plot of another sort must be made anew. */
+  /** A plot of another kind must be created again. */
   readonly sort: string;
   readonly data: uPlot.AlignedData;
   readonly series: readonly uPlot.Series[];
   readonly bands: readonly uPlot.Band[];
-  /** Of the vertical scale, which may be logarithmic. */
+  /** The vertical scale, which may be logarithmic. */
   readonly range: [number, number];
   readonly axis: Axis | undefined;
-  /** From which step to which, where that is not told by the data. */
+  /** The range of steps, if the data does not define it. */
   readonly span?: readonly [number, number] | undefined;
   splits(scale: uPlot.Scale): number[];
   label(value: number): string;
@@ -28,7 +28,7 @@ export interface Drawing {
   paint(plot: uPlot): void;
   /** Above the lines. */
   mark(plot: uPlot): void;
-  /** Draws only what is new since another drawing, and says whether that was enough. */
+  /** Draws only what is new since another drawing; returns whether that was enough. */
   paintNew?(plot: uPlot, known: Drawing): boolean;
 }
 
@@ -36,17 +36,17 @@ export interface Subject {
   readonly mode: Mode;
   readonly heat: Heat | undefined;
   readonly points: Points | undefined;
-  /** Of the same series in other runs. */
+  /** The same series in other runs. */
   readonly others: readonly Points[];
-  /** The same, where they stand beside this one and have its axes. */
+  /** The same, if they are beside this one with the same axes. */
   readonly besides: readonly Heat[];
-  /** How much of the last value each point keeps; 0 draws them as they are. */
+  /** The smoothing factor; 0 draws the points unchanged. */
   readonly smoothing: number;
   readonly series: Series;
   readonly color: string;
   readonly logarithmic: boolean;
   readonly rejected: number;
-  /** Whether more steps will come. */
+  /** Whether the run is still running. */
   readonly isLive: boolean;
 }
 
@@ -119,7 +119,7 @@ function lineDrawing({ points, others, series, color, logarithmic, smoothing }: 
   };
 }
 
-/** One number of each point; "low" and "high" are a standard deviation around the mean. */
+/** One field of each point; "low" and "high" are one standard deviation around the mean. */
 function columnFor(points: Points | undefined, field: string): number[] {
   if (!points) return [];
   const { mean = [], std = [] } = points.columns;
@@ -128,10 +128,10 @@ function columnFor(points: Points | undefined, field: string): number[] {
   return [...(points.columns[field] ?? [])];
 }
 
-/** The colors of the runs that are compared. */
+/** The colors of the compared runs. */
 export const OTHERS = ["warning", "good", "accent", "dim"];
 
-/** A value that has no neighbor to draw a line to would not be seen. */
+/** A single value without neighbors has no line, so it is drawn as a point. */
 function lonely(plot: uPlot, at: number): number[] {
   const values = plot.data[at]!;
   const isThere = (place: number, by: number): boolean => {
@@ -146,7 +146,7 @@ function lonely(plot: uPlot, at: number): number[] {
   return found;
 }
 
-/** Each value drawn towards those before it, the first ones as much as there are. */
+/** An exponential moving average, corrected for the first values. */
 export function smoothed(values: readonly number[], weight: number): number[] {
   let [sum, total] = [0, 0];
   return values.map((value) => {
@@ -156,7 +156,7 @@ export function smoothed(values: readonly number[], weight: number): number[] {
   });
 }
 
-/** Several runs over all steps of theirs. A step that a run did not log is no gap in its line. */
+/** Several runs over all their steps. A step that a run did not log is not a gap in its line. */
 function together(
   points: Points | undefined,
   own: number[][],
@@ -174,7 +174,7 @@ function together(
 
 interface Scaling {
   readonly range: [number, number];
-  /** uPlot leaves a gap at null; NaN and infinities would spoil its scale. */
+  /** uPlot draws a gap at null; NaN and Inf would break its scale. */
   to(value: number | undefined): number | null | undefined;
   from(value: number): number;
 }
@@ -199,7 +199,7 @@ function scalingFor(lines: readonly (readonly (number | undefined)[])[], logarit
   };
 }
 
-/** The steps with a value that is no number: a gap alone is easily overlooked. */
+/** The steps with NaN or Inf: a gap alone is easy to miss. */
 function brokenPoints(points: Points | undefined, series: Series): number[] {
   const values = points?.columns[series.kind ? "mean" : "value"] ?? [];
   const count = (field: string, at: number) => points?.columns[field]?.[at] ?? 0;

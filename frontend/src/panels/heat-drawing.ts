@@ -1,4 +1,4 @@
-/** A heat map on a plot. Of a run that goes on only the new columns are drawn, as long as the axes stand still. */
+/** A heat map on a plot. For a running training only new columns are drawn, while the axes do not change. */
 
 import type uPlot from "uplot";
 import type { Column, Heat } from "../data/histograms";
@@ -17,9 +17,9 @@ class HeatDrawing implements Drawing {
   readonly range: Drawing["range"];
   readonly splits: Drawing["splits"];
   readonly label: Drawing["label"];
-  /** Up to which step the axis reaches. */
+  /** The last step of the axis. */
   private readonly end: number;
-  /** The root of the most that fell into one bin, which has the full color; 0 before it was drawn. */
+  /** The square root of the largest count, which has the full color; 0 before it was drawn. */
   private most = 0;
 
   constructor(
@@ -66,14 +66,14 @@ class HeatDrawing implements Drawing {
   private firstNewSince(known: HeatDrawing): Column | undefined {
     const [before, now] = [known.heat?.columns ?? [], this.heat?.columns ?? []];
     const isSame = (at: number) => before[at] === now[at];
-    // The last column may have grown since, and is another one then.
+    // The last column may have grown since, and counts as new then.
     const at = isSame(before.length - 1) ? before.length : before.length - 1;
     const isAlike = known.color === this.color && known.end === this.end && known.most > 0;
     const hasGrown = at > 0 && isSame(0) && isSame(at - 1);
     return isAlike && hasGrown && sameAxis(known.axis, this.axis) ? now[at] : undefined;
   }
 
-  /** Draws the pixels [from, to) and returns the root of the most that fell into one bin, `most` at least. */
+  /** Draws the pixels [from, to); returns the square root of the largest count, at least `most`. */
   private paintPart(plot: uPlot, from: number, to: number, most: number): number {
     const { left, top, height } = plot.bbox;
     const { min, max } = plot.scales["x"]!;
@@ -82,7 +82,7 @@ class HeatDrawing implements Drawing {
     const steps = [min + from * each, min + to * each] as const;
     const drawn = imageOf(this.heat, this.axis, to - from, steps, channels(this.color), most);
     const { ctx } = plot;
-    // uPlot remembers what it set last, so the context is given back as it was.
+    // uPlot caches the state of the context, so it must be restored.
     ctx.save();
     ctx.fillStyle = resolve("paper");
     ctx.fillRect(left + from, top, to - from, height);
@@ -99,7 +99,7 @@ export function heatDrawing({ heat, besides, color, logarithmic, rejected, isLiv
   return new HeatDrawing(heat, axis, color, isLive, besides);
 }
 
-/** Of a run that goes on the axis reaches a little farther than it has come. */
+/** The axis of a running training extends a little beyond its last step. */
 function roomFor(columns: readonly Column[], isLive: boolean): number {
   const end = columns.at(-1)!.lastStep + 1;
   const grid = 2 ** Math.floor(Math.log2(Math.max(1, (end - columns[0]!.firstStep) / 16)));
@@ -110,7 +110,7 @@ function sameAxis(one: Axis | undefined, other: Axis | undefined): boolean {
   return one?.low === other?.low && one?.high === other?.high && one?.unit === other?.unit;
 }
 
-/** One canvas for all heat maps: making one takes longer than drawing on it. */
+/** One canvas for all heat maps: creating one takes longer than drawing on it. */
 const shared = new OffscreenCanvas(1, 1);
 const sharedContext = shared.getContext("2d", { willReadFrequently: true })!;
 

@@ -1,15 +1,15 @@
-/** A heat map as an image: one vertical slice a step, nothing where nothing fell. */
+/** A heat map as an image: one vertical slice per step; empty bins are transparent. */
 
 import { type Column, fromLog, type Heat, intoRows, type Range, rangeOfHeat, toLog } from "../data/histograms";
 
 export interface Axis extends Range {
-  /** Set for a logarithmic axis: below it, it is even. */
+  /** Set for a logarithmic axis: below this value it is linear. */
   readonly unit: number | undefined;
 }
 
 const ROWS = 48;
 
-/** One axis for heat maps that stand side by side. */
+/** One axis for heat maps side by side. */
 export function axisFor(heats: readonly Heat[], rejected: number, logarithmic: boolean): Axis | undefined {
   const ranges = heats.flatMap((heat) => rangeOfHeat(heat, rejected) ?? []);
   if (!ranges.length) return undefined;
@@ -22,8 +22,8 @@ export function axisFor(heats: readonly Heat[], rejected: number, logarithmic: b
 }
 
 /**
- * A range that ends where bins do, and a little later if need be: so the axis of a live run stands still for many
- * steps, and what was drawn of earlier ones stays as it is.
+ * A range that ends at edges of bins, or a little beyond: so the axis of a live run does not change for many
+ * steps, and earlier steps are not redrawn.
  */
 function snapped({ low, high }: Range): Range {
   const grid = 2 ** Math.floor(Math.log2((high - low) / 32));
@@ -75,12 +75,12 @@ export function imageOf(
 
 const SHADES = 224;
 const GRAY = 120;
-/** How opaque a bin with a single value is, of 255: light, and yet to be seen. */
+/** The opacity of a bin with a single value, of 255: light but visible. */
 const FAINTEST = 255 - SHADES + 1;
 
 const knownInks = new Map<string, Uint32Array>();
 
-/** From the light gray of a single value to the full color of the most that fell into one bin. */
+/** From light gray for a single value to the full color for the largest count. */
 function inksOf(ink: readonly [number, number, number]): Uint32Array {
   const key = ink.join();
   let inks = knownInks.get(key);
@@ -97,22 +97,22 @@ function inksOf(ink: readonly [number, number, number]): Uint32Array {
 
 interface Slice {
   readonly column: Column;
-  /** The roots of the counts of all rows, which show what is rare, too. */
+  /** The square roots of all counts, so that rare values are visible. */
   readonly roots: Float32Array;
-  /** Between which rows anything fell. */
+  /** The first and the last row with values. */
   readonly from: number;
   readonly to: number;
   readonly most: number;
 }
 
-/** The columns of a heat map as they lie on an axis: those that a live run has added are all that is new. */
+/** The columns of a heat map on an axis; a live run only appends to them. */
 interface Strip {
   readonly axis: Axis;
   readonly edges: Float64Array;
   readonly slices: Slice[];
 }
 
-/** By the first column, which a heat map that grows keeps. */
+/** By the first column, which a growing heat map keeps. */
 const strips = new WeakMap<Column, Strip>();
 
 function stripOf(first: Column, axis: Axis): Strip {
@@ -137,7 +137,7 @@ function sliceOf({ slices, edges }: Strip, column: Column, at: number): Slice {
   return (slices[at] = { column, roots, most, from, to: roots.findLastIndex((root) => root > 0) + 1 });
 }
 
-/** What each pixel shows: the last column that began before it, and nothing behind the end. */
+/** The column of each pixel: the last one that starts before it; none after the end. */
 function slicesOf(
   columns: readonly Column[],
   axis: Axis,

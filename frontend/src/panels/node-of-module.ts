@@ -5,7 +5,7 @@ import type { Node } from "../graph/calls";
 import { graph, inside, selectedKey } from "../graph/state";
 import { seriesByModule } from "../state/state";
 
-/** What is selected or looked into in the graph, if it is of this module; else the module's first call. */
+/** The selected or opened node, if it belongs to this module; else the module's first call. */
 export function nodeOf({ path }: Module): Node | undefined {
   const all = graph.value;
   const chosen = all?.find(selectedKey.value) ?? inside.value?.id;
@@ -13,7 +13,7 @@ export function nodeOf({ path }: Module): Node | undefined {
   return ids.map((id) => all!.node(id)).find((node) => node.path === path);
 }
 
-/** By what a module is pinned; nothing where no series of it is known. */
+/** The key for pinning a module; undefined if it has no series. */
 export function pinKeyOf(module: Module): string | undefined {
   if (!seriesByModule.value.has(module.id)) return undefined;
   return nodeOf(module)?.key ?? `${module.path}:1`;

@@ -26,9 +26,9 @@ export interface PlotProps {
   /** The same series of other runs, drawn over this one. */
   readonly others?: readonly { readonly store: RunStore; readonly series: Series }[];
   readonly height?: number;
-  /** How wide the axis of values is. */
+  /** The width of the value axis. */
   readonly gutter?: number;
-  /** From which step to which it reaches, where other parts of the page have the same axis. */
+  /** The range of steps, if other parts of the page share the axis. */
   readonly span?: Span;
 }
 
@@ -36,7 +36,7 @@ type Span = readonly [number, number] | undefined;
 
 const NO_OTHERS: NonNullable<PlotProps["others"]> = [];
 
-/** One that gets others beside it, or loses them, is another one: each of them is read by a hook of its own. */
+/** A plot with other runs beside it is a new component: each run needs its own hook. */
 export function Plot(props: PlotProps) {
   return <PlotBeside key={props.others?.length ?? 0} {...props} />;
 }
@@ -124,7 +124,7 @@ interface NamedProps {
   readonly at?: number | undefined;
 }
 
-/** A run in the legend, with its value at the step that is read, or at the last step before it that it logged. */
+/** A run in the legend, with its value at the hovered step, or at the last logged step before it. */
 function Named({ store, color, points, series, at = step.value }: NamedProps) {
   const index = points?.steps.findLastIndex((one) => one <= Math.round(at)) ?? -1;
   return (
@@ -140,7 +140,7 @@ function Named({ store, color, points, series, at = step.value }: NamedProps) {
   );
 }
 
-/** Whether something is on the screen, or nearly so: what is not need not be read or drawn. */
+/** Whether an element is on the screen or close to it; others are not read or drawn. */
 function useSeen(element: { current: HTMLElement | null }): boolean {
   const isSeen = useSignal(false);
   useEffect(() => {
@@ -153,7 +153,7 @@ function useSeen(element: { current: HTMLElement | null }): boolean {
   return isSeen.value;
 }
 
-/** A uPlot that is made anew when what it draws is of another sort, and else only told the new data. */
+/** A uPlot that is created again if the kind of drawing changes; otherwise it only gets new data. */
 function useUplot(
   drawing: Drawing,
   { height, gutter, span }: { height: number; gutter: number; span: Span },
@@ -259,7 +259,7 @@ function goToCursor(plot: uPlot): void {
   if (left >= 0) goToStep(plot.posToVal(left, "x"));
 }
 
-/** Whether only some steps of a line are seen: then the axis is that of these. */
+/** Whether the plot is zoomed: then the axis fits the visible steps. */
 function isZoomed({ data: [steps], scales, series }: uPlot): boolean {
   const { min, max } = scales["x"]!;
   const isLine = series.length > 1 && !!series[1]!.stroke && series[1]!.width !== 0;
@@ -275,7 +275,7 @@ function formatStep(at: number): string {
   return at >= 10_000 ? `${formatNumber(at / 1000)}k` : formatExact(at);
 }
 
-/** A thin line at the step that someone went back to. */
+/** A thin line at the selected step. */
 function markStep(plot: uPlot): void {
   const { min, max } = plot.scales["x"]!;
   const at = step.peek();
@@ -295,7 +295,7 @@ interface ReadingProps {
   readonly at: { step: number; share: number } | null;
 }
 
-/** The numbers under the cursor, or those of the step that is shown. */
+/** The values under the cursor, or at the shown step. */
 function Reading({ drawing, heat, points, series, at }: ReadingProps) {
   if (heat) return <HeatReading drawing={drawing} heat={heat} at={at} />;
   if (!points?.steps.length) return <span class="reading dim">no data yet</span>;
@@ -336,7 +336,7 @@ interface HeatReadingProps {
   readonly at: { step: number; share: number } | null;
 }
 
-/** The bin under the cursor, or the middle of all values at the step that is shown. */
+/** The bin under the cursor, or the median at the shown step. */
 function HeatReading({ drawing, heat, at }: HeatReadingProps) {
   const column = columnOf(heat, at?.step ?? step.value);
   if (!column) return <span class="reading dim">no data yet</span>;

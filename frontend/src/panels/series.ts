@@ -1,11 +1,11 @@
-/** Which series belong to a pinned node, in the order in which they are read. */
+/** The series of a pinned node, in display order. */
 
 import { callName, isFlow, readName, type SeriesName } from "../data/names";
 import type { Series } from "../data/records";
 import { type CallGraph, push } from "../graph/calls";
 import { comparedRuns } from "../state/state";
 
-/** A plot is made anew when it is about another series, or compared with others. */
+/** A plot is created again for another series or another comparison. */
 export function keyOf({ id }: Series): string {
   return [id, ...comparedRuns.value].join(" ");
 }
@@ -21,7 +21,7 @@ export interface Section {
   readonly pairs: readonly Pair[];
 }
 
-/** The series at a node: all of a call, one place of an input or output, one attached tensor. */
+/** The series of a node: all of a call, or one of an input, output or attached tensor. */
 export function seriesOf(graph: CallGraph, id: number, all: readonly Series[]): readonly Series[] {
   const node = graph.node(id);
   const call = callName(graph.callAround(id).number);
@@ -40,7 +40,7 @@ function isHeld(name: SeriesName): boolean {
   return name.call === 1 && !isFlow(name, "input") && !isFlow(name, "output");
 }
 
-/** The series of a node in sections: what goes in and out, then what the module holds. */
+/** The series of a node in sections: inputs and outputs, then parameters. */
 export function sectionsOf(series: readonly Series[], isParameter: (name: string) => boolean): readonly Section[] {
   const titled: [string, (name: SeriesName) => boolean][] = [
     ["In eval mode", (name) => name.isEvaluation],
@@ -60,7 +60,7 @@ export function sectionsOf(series: readonly Series[], isParameter: (name: string
 
 const ORDER = ["Inputs", "Outputs", "Parameters", "In eval mode", "Other"];
 
-/** What is about the same quantity stands together. */
+/** Series of the same quantity are grouped. */
 function byQuantity(series: readonly Series[]): Iterable<Series[]> {
   const groups = new Map<string, Series[]>();
   for (const one of series) {
@@ -70,7 +70,7 @@ function byQuantity(series: readonly Series[]): Iterable<Series[]> {
   return groups.values();
 }
 
-/** A value with its first gradient, then all else that is known of it. */
+/** A value with its gradient, then its other series. */
 function pairsOf(group: readonly Series[]): Pair[] {
   const aspect = (one: Series) => readName(one.name).aspect;
   const value = group.find((one) => !aspect(one));

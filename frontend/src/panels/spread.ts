@@ -1,4 +1,4 @@
-/** What stands around and above the values of a tensor over steps: its axis, zero, and where there were NaN. */
+/** Overlays of a tensor plot: its axis, the zero line, and ticks for NaN. */
 
 import type uPlot from "uplot";
 import { formatShort } from "../data/formats";
@@ -7,7 +7,7 @@ import { resolve } from "../frame/theme";
 import type { Drawing } from "./drawings";
 import { type Axis, shareOf, valueAt } from "./heatmap";
 
-/** The axis runs from 0 to 1, so that a logarithmic one is drawn like any other. */
+/** The axis runs from 0 to 1, so that a logarithmic one needs no special handling. */
 export function withAxis(axis: Axis | undefined): Pick<Drawing, "range" | "axis" | "splits" | "label"> {
   return {
     axis,

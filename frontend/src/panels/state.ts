@@ -3,26 +3,26 @@
 import { computed, signal } from "@preact/signals";
 import { run } from "../state/state";
 
-/** Each column holds the keys of nodes. */
+/** Each column is a list of node keys. */
 export const columns = signal<readonly (readonly string[])[]>([]);
 
 export const MODES = ["heat", "percentiles", "lines"] as const;
 export type Mode = (typeof MODES)[number];
 export const mode = signal<Mode>("heat");
 export const logarithmic = signal(false);
-/** How much of the values before it each point of a scalar keeps. */
+/** The smoothing of scalars. */
 export const smoothing = signal(0);
-/** The share of the most extreme values that the axis leaves out, where someone has set it. */
+/** The share of outliers that the axis hides, if the user set it. */
 export const chosenRejection = signal<number | null>(null);
 const USUAL_REJECTION = 0.1;
 export const rejected = computed(
   () => chosenRejection.value ?? run.value?.reject_outlier_proportion ?? USUAL_REJECTION,
 );
 
-/** The series that someone was led to; a new object each time, so that the same one is found again. */
+/** The series to scroll to; a new object each time, so that the same one can be requested again. */
 export const sought = signal<{ readonly series: number } | null>(null);
 
-/** The hues of pins: told apart by those who see colors differently, too, and none like that of an error. */
+/** The colors of pins: distinguishable for color-blind readers, and none like the error color. */
 const COLORS = ["#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
 
 /** A node keeps its color for as long as it is pinned. */
@@ -40,7 +40,7 @@ export const pins = computed<ReadonlyMap<string, string>>(() => {
   return new Map(keys.map((key) => [key, COLORS[given.get(key)!]!]));
 });
 
-/** Puts a node into a column, at its end; the place behind the last one makes a new column. */
+/** Adds a node to the end of a column; an index after the last column creates one. */
 export function pin(key: string, column = Math.max(0, columns.value.length - 1)): void {
   const next = columns.value.map((keys) => keys.filter((one) => one !== key));
   if (column >= next.length) next.push([key]);

@@ -1,4 +1,4 @@
-/** The view as the address holds it, so that a link opens the same view again. */
+/** The view in the address, so that a link opens the same view. */
 
 export type Place = Readonly<Record<string, string>>;
 
@@ -6,13 +6,13 @@ export function readPlace(hash: string): Place {
   return Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 }
 
-/** What is at its default, an empty text, is left out. */
+/** Values at their default, "", are left out. */
 export function writePlace(place: Place): string {
   const parts = new URLSearchParams(Object.entries(place).filter(([, value]) => value));
   return parts.size ? `#${parts}` : "";
 }
 
-/** A list in one text; names may hold any sign. */
+/** A list as one text; names may contain any character. */
 export function writeList(names: readonly string[]): string {
   return names.map((name) => name.replace(/[\\,;]/g, "\\$&")).join(",");
 }
@@ -22,7 +22,7 @@ export function readList(text: string): string[] {
   return split(text, ",").map((part) => part.replace(/\\(.)/gs, "$1"));
 }
 
-/** Lists in one text. */
+/** Several lists as one text. */
 export function writeLists(lists: readonly (readonly string[])[]): string {
   return lists.map(writeList).join(";");
 }

@@ -1,4 +1,4 @@
-/** Keeps what the page knows fresh: reads once, then what each new step brings to what is shown. */
+/** Keeps the page up to date: reads everything once, then new steps of what is shown. */
 
 import { batch, computed, effect, type Signal, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -12,13 +12,13 @@ import { oneAtATime } from "./one-at-a-time";
 
 export const source = signal<Source | null>(null);
 export const stores = signal<readonly RunStore[]>([]);
-/** Whether there is a folder that no run has come into yet. */
+/** Whether the page shows a folder without runs. */
 export const awaitsRuns = computed(() => source.value !== null && !stores.value.length);
 export const saved = signal(false);
 export const connected = signal(true);
-/** Which runs the first one is compared with when the page opens. */
+/** The runs that the first one is compared with when the page opens. */
 export const usualCompared = signal<readonly number[]>([]);
-/** What went wrong while reading; "" if nothing did. */
+/** The last read error; "" if there is none. */
 export const failure = signal("");
 
 export async function start(from: Source): Promise<void> {
@@ -49,7 +49,7 @@ function storeOf(run: Run, number: number): RunStore {
   return store;
 }
 
-/** Takes the runs that were started since the page was opened. */
+/** Adds the runs that were started since the page was opened. */
 async function addRuns(from: Source): Promise<void> {
   const { runs } = await from.runs();
   const known = stores.value;
@@ -58,7 +58,7 @@ async function addRuns(from: Source): Promise<void> {
 
 const inUse = new Map<RunStore, () => Promise<void>>();
 
-/** From now on this run is read, and read again when it changes. */
+/** Reads this run from now on, whenever it changes. */
 export function use(store: RunStore): void {
   const from = source.value;
   if (from && !inUse.has(store)) {
@@ -97,7 +97,7 @@ function take(store: RunStore, from: Source, next: Status): void {
   const isRevised = next.revision !== known.revision;
   if (isRevised) void store.readDocuments(from).catch(tellFailure);
   if (isRevised || next.series > store.series.value.length) {
-    // The order of layers may be another one.
+    // The order of layers may have changed.
     layersUpTo.delete(store);
     void from
       .read(store.number, "series")
@@ -118,7 +118,7 @@ async function readNews(store: RunStore, from: Source): Promise<void> {
   }
 }
 
-/** Up to which step something was asked for. */
+/** The last requested step. */
 type UpTo<Key> = WeakMap<RunStore, Map<Key, number>>;
 const pointsUpTo: UpTo<number> = new WeakMap();
 const heatsUpTo: UpTo<number> = new WeakMap();
@@ -169,7 +169,7 @@ async function readLayerNews(store: RunStore, from: Source): Promise<void> {
       extendLayers(undefined, await from.layers(store.number, statistic, -1));
     if (!heat) continue;
     store.layers.value = new Map(store.layers.value).set(statistic, heat);
-    // What is measured while this is read belongs to the next time.
+    // Later steps are read next time.
     upTo.set(statistic, heat.ends.at(-1) ?? -1);
   }
 }
@@ -180,7 +180,7 @@ function remembered<Key>(all: UpTo<Key>, store: RunStore): Map<Key, number> {
   return known;
 }
 
-/** Series that are behind, those that were asked for up to the same step together. */
+/** Series with missing steps, grouped by the last requested step. */
 function byLastAsked(
   ids: Iterable<number>,
   upTo: ReadonlyMap<number, number>,
@@ -227,7 +227,7 @@ function want<Key>(wanted: Signal<ReadonlyMap<Key, number>>, id: Key | undefined
   return () => change(-1);
 }
 
-/** Says what could not be read; of a server that does not answer, the page says so by itself. */
+/** Shows a read error; a server that does not answer has its own message. */
 export function tellFailure(problem: unknown): void {
   if (problem instanceof TypeError && !saved.value) connected.value = false;
   else failure.value = `Could not load some data: ${String(problem)}`;

@@ -1,4 +1,4 @@
-/** Binds what is shown to the address, both ways. */
+/** Syncs the view with the address, in both directions. */
 
 import { batch, computed, effect, type Signal } from "@preact/signals";
 import { coloring, COLORINGS } from "../graph/colors";
@@ -32,7 +32,7 @@ import { chosenStep, referenceStep } from "./time";
 
 const ADDRESS_DELAY_MS = 200;
 
-/** One part of the view, and how it is written; "" is its default. */
+/** One part of the view and its text in the address; "" is its default. */
 interface Held {
   write(): string;
   read(text: string): void;
@@ -71,12 +71,12 @@ const numbered = (signal: Signal<number | null>) =>
 
 const text = (signal: Signal<string>) => held(signal, String, String);
 
-/** A run by its id, which stays the same when other runs come; by its place where it has none. */
+/** A run by its id, which does not change when runs are added; by its index if it has none. */
 function writeRun(at: number): string {
   return stores.value[at]?.run.value?.id ?? String(at);
 }
 
-/** The place of a run; -1 where it is not here. */
+/** The index of a run; -1 if it does not exist. */
 function readRun(text: string): number {
   const at = stores.value.findIndex((store) => store.run.value?.id === text);
   return at < 0 && /^\d{1,4}$/.test(text) ? Number(text) : at;
@@ -122,7 +122,7 @@ const HELD: Readonly<Record<string, Held>> = {
   theme: oneOf(theme, ["", "light", "dark"]),
 };
 
-/** The view that an address asks for; one that tells only other things is about the graph. */
+/** The view of an address; the graph if it has only other parts. */
 function viewOf(place: Place): View | null {
   return VIEWS.find((one) => one === place["view"]) ?? (Object.keys(place).length ? "graph" : null);
 }
@@ -135,7 +135,7 @@ const address = computed(() => {
   return writePlace(isUsual ? { ...place, view: "" } : place);
 });
 
-/** What a step back in the browser undoes. */
+/** What the back button of the browser undoes. */
 const VISITED = ["run", "compare", "in"];
 const visitOf = (hash: string) => {
   const place = readPlace(hash);
@@ -151,13 +151,13 @@ function followAddress(): void {
   if (visited !== null) visited = visitOf(location.hash);
 }
 
-/** Goes to a module wherever it is, and leaves the way back to the browser's back button. */
+/** Goes to a module; the browser's back button returns. */
 export function jump(id: number): void {
   keepWayBack();
   revealModule(id);
 }
 
-/** The same from another view, whose place is the way back. */
+/** The same from another view, to which the back button returns. */
 export function jumpToGraph(path: string): void {
   const id = model.value?.find(path);
   if (id === undefined) return;
@@ -176,7 +176,7 @@ export function revealModule(id: number): void {
   });
 }
 
-/** One call, or what stands in it. */
+/** One call, or a node in it. */
 export function revealNode(node: Node): void {
   batch(() => {
     query.value = "";
@@ -185,14 +185,14 @@ export function revealNode(node: Node): void {
   });
 }
 
-/** What is shown now is where the browser's back button leads to. */
+/** The browser's back button returns to the current view. */
 export function keepWayBack(): void {
   writeAddress();
   leavesWay = true;
   queueMicrotask(writeAddress);
 }
 
-/** Whether the next change of the address is a step that the back button undoes. */
+/** Whether the next change of the address adds a history entry. */
 let leavesWay = false;
 
 function writeAddress(): void {
@@ -204,11 +204,11 @@ function writeAddress(): void {
   try {
     history[isVisit ? "pushState" : "replaceState"](null, "", next || location.pathname + location.search);
   } catch {
-    // A frame in a notebook has no address of its own.
+    // A frame in a notebook has no address.
   }
 }
 
-/** What was visited last; null before anything is shown. */
+/** The last visited view; null before anything is shown. */
 let visited: string | null = null;
 
 /**
@@ -219,7 +219,7 @@ export function keepAddress(): void {
   followAddress();
   let areRead = false;
   effect(() => {
-    // Only now it is known which runs there are.
+    // The runs are known only now.
     if (areRead || !stores.value.length) return;
     areRead = true;
     const { run = "", compare = "", color } = readPlace(location.hash);
@@ -256,7 +256,7 @@ export function keepAddress(): void {
     first = shown.value;
     batch(() => {
       openFirst(known);
-      // Only now it is known which modules there are; all else may have been changed since.
+      // The modules are known only now; the rest may have changed since.
       if (isFirst) HELD["module"]!.read(readPlace(location.hash)["module"] ?? "");
     });
   });

@@ -1,4 +1,4 @@
-/** What the page shows, as signals; the functions are what a person can do. */
+/** The state of the page as signals, and functions for the user's actions. */
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Model } from "../data/model";
@@ -15,7 +15,7 @@ export const shown = computed<RunStore | null>(() => stores.value[shownRun.value
 export const comparedAll = computed<readonly RunStore[]>(() =>
   comparedRuns.value.map((number) => stores.value[number]).filter((store) => store !== undefined),
 );
-/** The one whose graph is laid over that of the run that is shown. */
+/** The run whose graph is merged with that of the shown run. */
 export const compared = computed<RunStore | null>(() => comparedAll.value[0] ?? null);
 
 /** The same series in the runs that are compared, where they have it. */
@@ -26,7 +26,7 @@ export function twinsOf({ path, name }: Series): readonly { store: RunStore; ser
   });
 }
 
-/** How far the weights of the shown and the compared run lie apart, by dotted name; null where nobody knows. */
+/** Distances between the weights of the shown and the compared run, by dotted name; null if unknown. */
 export const distances = signal<ReadonlyMap<string, number> | null>(null);
 
 export function nameOfRun(store: RunStore): string {
@@ -49,7 +49,7 @@ export const VIEWS = ["overview", "graph", "gradients", "scalars", "findings", "
 export type View = (typeof VIEWS)[number];
 /** The view that was chosen; null until someone chooses one. */
 export const chosenView = signal<View | null>(null);
-/** A training opens on its overview, and a model of which none was recorded on its graph. */
+/** A training opens on its overview, a model without one on its graph. */
 export const usualView = computed<View>(() => (status.value.finished && status.value.last_step < 0 ? "graph" : "overview"));
 export const view = computed<View>(() => chosenView.value ?? usualView.value);
 
@@ -62,7 +62,7 @@ const toggledInSearch = signal<ReadonlySet<number>>(new Set());
 
 export const found = computed(() => (model.value && query.value ? search(model.value, query.value) : null));
 
-/** The paths of all that was found, and of all that it stands in. */
+/** The paths of all matches and of the modules around them. */
 export const foundPaths = computed(() => {
   const paths = new Set<string>();
   for (const id of found.value?.matches ?? []) for (const { path } of model.value!.line(id)) paths.add(path);
@@ -74,7 +74,7 @@ export const rows = computed(() => {
   return found.value ? browseFound(model.value, found.value, toggledInSearch.value) : browse(model.value, open.value);
 });
 
-/** The series of each module; those of a place that is no module stand at the root. */
+/** The series of each module; those without a module are at the root. */
 export const seriesByModule = computed(() => {
   const groups = new Map<number, Series[]>();
   for (const one of series.value) {
@@ -86,7 +86,7 @@ export const seriesByModule = computed(() => {
   return groups;
 });
 
-/** Takes the model of a run, opened so far that a first look shows something. */
+/** Sets the model of a run, with its first levels open. */
 export function openFirst(next: Model): void {
   const opened = new Set([0]);
   for (let id = 0; next.children(id).length === 1;) {

@@ -1,4 +1,4 @@
-/** The step that everything shows: the latest one, unless someone went back. */
+/** The step that everything shows: the latest one, unless the user chose another. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { status } from "./state";
@@ -19,7 +19,7 @@ export function goToStep(next: number): void {
   chosenStep.value = next >= lastStep.value ? null : Math.max(0, Math.round(next));
 }
 
-/** A whole run plays in about this time, whatever its length. */
+/** A whole run plays in about this time, regardless of its length. */
 const PLAY_MS = 12_000;
 const FRAME_MS = 80;
 

@@ -1,4 +1,4 @@
-/** Small pictures of what modules put out: of images the first channels, side by side. */
+/** Small pictures of module outputs; for images the first channels, side by side. */
 
 import { useEffect, useRef } from "preact/hooks";
 import { formatExact, formatNumber, formatShape } from "../data/formats";
@@ -35,7 +35,7 @@ export function Maps({ path }: { path: string }) {
   );
 }
 
-/** `isHere` where it stands beside its module, so that its path need not be told. */
+/** `isHere` if it is beside its module, so that the path is not needed. */
 function Picture({ map, isHere = false }: { map: FeatureMap; isHere?: boolean }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => paint(canvas.current!, map), [map]);
@@ -84,7 +84,7 @@ function paint(canvas: HTMLCanvasElement, map: FeatureMap): void {
   clearUnused(context, map);
 }
 
-/** Leave the tiles empty that no channel is in: a black one would look like a dead channel. */
+/** Tiles without a channel stay empty: a black one would look like a dead channel. */
 function clearUnused(context: CanvasRenderingContext2D, { tiles = 1, rows, columns, spec }: FeatureMap): void {
   const used = Math.min(channelCount(spec), tiles ** 2);
   const inLastRow = used % tiles;

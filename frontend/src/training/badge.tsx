@@ -1,21 +1,21 @@
-/** Marks at modules that problems were found in, or below which there are some. */
+/** Marks of modules with problems in them or below them. */
 
 import { formatExact } from "../data/formats";
 import type { Finding } from "../data/records";
 import { problems } from "../state/state";
 
-/** Tells severities apart where their colors are not seen. */
+/** Distinguishes severities without color. */
 export const SIGNS = { error: "✕", warning: "!", info: "i" } as const;
 
 interface Mark {
   readonly severity: Finding["severity"];
   readonly text: string;
-  /** Whether the problems are all below, where a closed module hides them. */
+  /** Whether all problems are below, hidden by a closed module. */
   readonly isBelow: boolean;
   readonly says: string;
 }
 
-/** What to mark at some modules that stand as one; an open one shows what is below by itself. */
+/** The mark of modules drawn as one; an open module shows marks below itself. */
 export function markAt(paths: readonly string[], isOpen: boolean): Mark | null {
   const found = paths.flatMap((path) => problems.value.get(path) ?? []);
   const count = found.reduce((sum, { here, total }) => sum + (isOpen ? here : total), 0);

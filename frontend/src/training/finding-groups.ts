@@ -1,4 +1,4 @@
-/** What findings are about, and which of them belong together. */
+/** The modules and steps of findings, and their groups. */
 
 import { callName, readName } from "../data/names";
 import type { Finding, Series } from "../data/records";
@@ -7,7 +7,7 @@ import { type CallGraph, type Node, push } from "../graph/calls";
 export interface Lead {
   readonly path: string;
   readonly series: Series | undefined;
-  /** Undefined where the module was never seen running. */
+  /** Undefined if the module never ran. */
   readonly call: Node | undefined;
   readonly op: Node | undefined;
 }
@@ -30,8 +30,8 @@ function insideOf(among: CallGraph | null, call: Node | undefined): Node[] {
 const SEVERITIES = ["error", "warning", "info"] as const;
 
 /**
- * What is of one kind and was found at one step, in the order in which it was found: the first one is where
- * it began, and the others mostly follow from it.
+ * Findings of one kind and one step, in the order in which they were found: the first one is where it began,
+ * and the others mostly follow from it.
  */
 export function together(all: readonly Finding[]): Finding[][] {
   const groups = new Map<string, Finding[]>();
@@ -44,7 +44,7 @@ export function together(all: readonly Finding[]): Finding[][] {
   return [...groups.values()];
 }
 
-/** From which step to which a problem was seen; undefined where no step is known. */
+/** The first and last step of a problem; undefined if unknown. */
 export function stepsOf(group: readonly Finding[]): readonly [number, number] | undefined {
   const firsts = group.flatMap(({ first_step, step }) => first_step ?? step ?? []);
   if (!firsts.length) return undefined;
@@ -57,7 +57,7 @@ export function stepsOf(group: readonly Finding[]): readonly [number, number] | 
 export interface Problems {
   /** The worst one here or below. */
   readonly worst: Finding;
-  /** How many problems there are here, and how many with all below; what is for information is no problem. */
+  /** The number of problems here, and including all below; infos are not counted. */
   readonly here: number;
   readonly total: number;
 }

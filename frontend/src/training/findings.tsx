@@ -7,7 +7,7 @@ import { follow } from "./show-finding";
 import { leadOf, stepsOf, together } from "./finding-groups";
 import { Prose } from "./prose";
 
-/** The problems that were found, the worst first; each leads to its place. */
+/** The findings, the worst first; each links to its module and step. */
 export function Findings() {
   return (
     <section class="training" aria-label="Findings">
@@ -77,7 +77,7 @@ function Words({ finding }: { finding: Finding }) {
   );
 }
 
-/** Where and when a problem was found; leads there. */
+/** A link to the module and step of a problem. */
 export function FindingPlace({ finding }: { finding: Finding }) {
   const { path, series: about, call } = leadOf(finding, series.value, graph.value);
   const first = stepsOf([finding])?.[0];

@@ -1,4 +1,4 @@
-/** When modules and ops of the traced pass ran, as a flame: what is inside stands below. */
+/** When modules and ops of the traced pass ran, as a flame chart: inner calls are below. */
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -11,7 +11,7 @@ import { jumpToGraph } from "../state/places";
 import { model, shown } from "../state/state";
 
 const ROW = 20;
-/** Below the bars stands how much time has passed. */
+/** The time axis is below the bars. */
 const AXIS = 20;
 const TICKS = 6;
 
@@ -92,7 +92,7 @@ function goTo(span: Span | null): void {
   if (span?.[0] === "call") jumpToGraph(span[1]);
 }
 
-/** Above stands what it is in, so the last part of a path is enough; a number alone says little. */
+/** The parent is above, so the last part of a path is enough, unless it is only a number. */
 function labelOf(name: string): string {
   return /[^.]+(\.\d+)?$/.exec(name)?.[0] ?? model.value?.name ?? "";
 }

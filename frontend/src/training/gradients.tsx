@@ -1,4 +1,4 @@
-/** How large gradients are along the depth of the model: a line for each step, one behind the other. */
+/** Gradient norms along the depth of the model: one line per step, one behind the other. */
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -15,7 +15,7 @@ const MOST_LINES = 40;
 
 const NONE: LayerHeat = { title: "", isLogarithmic: true, paths: [], starts: [], ends: [], columns: [] };
 
-/** Around the lines, where the steps and the names of layers stand. */
+/** Margins for the steps and the names of layers. */
 const EDGE = { left: 54, right: 14, bottom: 84 };
 
 export function Gradients() {
@@ -27,7 +27,7 @@ export function Gradients() {
   const mouse = useSignal<{ x: number; y: number } | null>(null);
   const names = heat.paths.map((path) => path || model.value!.name);
   const others = beside && heat.paths.map((path) => beside.get(path) ?? NaN);
-  // Found at each drawing, not at each move: steps arrive while the mouse rests.
+  // Computed at each drawing, not at each mouse move: steps arrive while the mouse rests.
   const under = mouse.value && canvas.current && nearest(canvas.current, drawn, mouse.value);
   const read = under && drawn.lines[under.line];
   useEffect(() => {
@@ -177,7 +177,7 @@ function paint(
   });
 }
 
-/** The norms at the step that is shown, as bars that lead to their modules. */
+/** The norms at the shown step, as bars that link to their modules. */
 function Layers({ heat, beside }: { heat: LayerHeat; beside: ReadonlyMap<string, number> | null }) {
   const column = columnOfStep(heat, step.value);
   const norms = heat.columns[column] ?? [];

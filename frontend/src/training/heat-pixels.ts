@@ -2,7 +2,7 @@
 
 import { type HeatScale, type LayerHeat, shareOn } from "../data/layer-heat";
 
-/** From dark to light, even to the eye, told apart by those who see colors differently, and without red. */
+/** Perceptually uniform from dark to light, safe for color-blind readers, and without red. */
 const RAMP = [
   [68, 1, 84],
   [59, 82, 139],
@@ -52,7 +52,7 @@ export function pixelsOf(
   const edges = columnEdges(heat, width, from, to);
   const rowEdges = Array.from({ length: rows + 1 }, (_, row) => Math.round((row * height) / rows));
   const [period, stripe] = [PERIOD * unit, STRIPE * unit];
-  // Columns that are narrower than a pixel meet in it.
+  // Columns narrower than a pixel share it.
   const worst = new Float64Array(rows);
   heat.columns.forEach((column, at) => {
     const [left, right] = edges[at]!;
@@ -77,7 +77,7 @@ function larger(one: number, other: number): number {
   return Number.isNaN(one) ? other : other > one ? other : one;
 }
 
-/** From which pixel to which each column reaches: up to the next one, and one pixel at least. */
+/** The pixel range of each column: up to the next one, at least one pixel. */
 function columnEdges(heat: LayerHeat, width: number, from: number, to: number): readonly (readonly [number, number])[] {
   const place = (step: number) => Math.round(((step - from) / (to - from)) * width);
   return heat.starts.map((start, at) => {

@@ -1,4 +1,4 @@
-/** A map of layers × steps, in colors: where and when a training went wrong. */
+/** A heat map of layers × steps: where and when a training went wrong. */
 
 import { batch, signal, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
@@ -108,7 +108,7 @@ function Map({ heat, span, cell }: MapProps) {
   return (
     <>
       <p class="dim reading" role="status" data-testid="cell">
-        {under ? <Reading heat={heat} cell={under} /> : "In the order in which layers run. Click a cell to open its layer at that step."}
+        {under ? <Reading heat={heat} cell={under} /> : "Layers in execution order. Click a cell to open its layer at that step."}
       </p>
       <div class="map-box" style={{ maxHeight: `${MAP_HEIGHT + 20}px` }}>
         <Labels heat={heat} each={each} height={height} cell={under} />

@@ -1,4 +1,4 @@
-/** What one step takes of memory, moment by moment, and who holds it at the peak. */
+/** The memory of one step over time, and what the peak consists of. */
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -100,7 +100,7 @@ function paint(canvas: HTMLCanvasElement, use: MemoryUse, peak: number): void {
   context.scale(unit, unit);
   context.font = "11px system-ui, sans-serif";
   const [top, bottom] = [22, 4];
-  // One place for each change and not by time: what happens fast is what is worth seeing.
+  // One position per change, not by time: short phases stay visible.
   const x = (at: number) => (at / use.moments.length) * w;
   const y = (bytes: number) => top + (1 - bytes / (peak || 1)) * (h - top - bottom);
   context.beginPath();

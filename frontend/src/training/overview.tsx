@@ -1,4 +1,4 @@
-/** A training at a glance: how it is, how it ended, its loss, its problems over steps, and its layers over steps. */
+/** The overview of a training: verdict, status, loss, findings over steps, layers × steps. */
 
 import { signal } from "@preact/signals";
 import { formatExact } from "../data/formats";
@@ -14,7 +14,7 @@ import { Prose } from "./prose";
 import { follow } from "./show-finding";
 import { VerdictCard } from "./verdict";
 
-/** All parts have one axis of steps, behind names that are this wide. */
+/** All parts share one axis of steps, right of names with this width. */
 const GUTTER = 150;
 const NARROW_GUTTER = 84;
 const narrowScreen = matchMedia("(max-width: 860px)");

@@ -1,4 +1,4 @@
-/** A sentence in which names and code stand between backquotes, as findings write them. */
+/** A sentence with names and code in backquotes, as in findings. */
 export function Prose({ text }: { text: string }) {
   const parts = text.split(/`([^`]+)`/);
   return <>{parts.map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;

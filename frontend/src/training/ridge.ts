@@ -1,4 +1,4 @@
-/** Gradient norms as the lines of a ridge: few enough to be told apart, with the shown step among them. */
+/** Gradient norms as a ridge plot: few enough lines to distinguish, including the shown step. */
 
 import type { LayerHeat } from "../data/layer-heat";
 
@@ -6,7 +6,7 @@ export interface Ridge {
   /** From the earliest to the latest step. */
   readonly lines: readonly { readonly first: number; readonly norms: LayerHeat["columns"][number] }[];
   readonly layers: number;
-  /** The smallest and largest norm of all that are finite and not zero. */
+  /** The smallest and largest finite, non-zero norm. */
   readonly low: number;
   readonly high: number;
   /** The line of the step that is shown. */
@@ -28,7 +28,7 @@ export function ridge(heat: LayerHeat, step: number, most: number): Ridge {
   return { lines, layers: heat.paths.length, low, high, current: columns.indexOf(shown) };
 }
 
-/** So many places out of a number of them, evenly spread, and one of them for sure. */
+/** This many indices, evenly spread, always including a given one. */
 export function thinned(count: number, most: number, kept: number): number[] {
   const all = Array.from({ length: count }, (_, at) => at);
   if (count <= most) return all;

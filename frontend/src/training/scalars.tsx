@@ -11,7 +11,7 @@ import { series, shown, twinsOf } from "../state/state";
 /** Scalars of more modules than this are left to the columns. */
 const MOST_SHOWN = 120;
 
-/** All series of single numbers, what a person logged first. */
+/** All scalar series, logged ones first. */
 export function Scalars() {
   const store = shown.value!;
   const scalars = series.value.filter((one) => !one.kind);
@@ -20,7 +20,7 @@ export function Scalars() {
   const matching = scalars.filter((one) => nameOf(one).toLowerCase().includes(wanted));
   const ordered = matching.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
   const prefixes = ordered.map((one) => (one.path ? "Modules" : (/^(.+?)[/.]/.exec(one.name)?.[1] ?? "")));
-  // A prefix that one series alone has makes no group.
+  // A prefix of a single series is not a group.
   const isGroup = (prefix: string) => prefixes.indexOf(prefix) < prefixes.lastIndexOf(prefix);
   const groups = new Map<string, Series[]>([["", []]]);
   ordered.forEach((one, at) => push(groups, isGroup(prefixes[at]!) ? prefixes[at]! : "", one));

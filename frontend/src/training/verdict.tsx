@@ -21,14 +21,14 @@ const verdict = computed(() => {
   const groups = together(shown.value?.findings.value ?? []).filter(([one]) => one!.severity !== "info");
   const hasFailed = state === "stopped" || state === "killed";
   const severity = hasFailed ? "error" : (groups[0]?.[0]?.severity ?? "info");
-  const more = groups.length > 1 ? ` (${formatExact(groups.length)} problems in all)` : "";
+  const more = groups.length > 1 ? ` (${formatExact(groups.length)} problems in total)` : "";
   return { ...VERDICTS[severity], severity, first: groups[0]?.[0], more, failed: hasFailed ? how : "" };
 });
 
-/** Whether there is anything to judge: a model alone is not judged before something was found in it. */
+/** Whether there is a verdict: a model without a training has none before something was found. */
 const isJudged = computed(() => status.value.last_step >= 0 || !!status.value.state || !!verdict.value.first);
 
-/** Whether a training is healthy, and what is wrong first of all, in one line; leads to the findings. */
+/** The verdict and the first problem in one line, with a link to the findings. */
 export function Verdict() {
   if (!shown.value || !isJudged.value) return null;
   const { word, sign, severity, first, more, failed } = verdict.value;
@@ -61,7 +61,7 @@ function Sign({ severity, text }: { severity: Finding["severity"]; text: string 
   );
 }
 
-/** The step changes all the time, and is not read out. */
+/** The step changes all the time, so screen readers skip it. */
 function NoProblems() {
   const last = status.value.last_step;
   return (
@@ -71,7 +71,7 @@ function NoProblems() {
   );
 }
 
-/** The same with room: what is wrong, where, since when, what to do, and how the run ended. */
+/** The full verdict: what is wrong, where, since when, what to do, and how the run ended. */
 export function VerdictCard() {
   const { word, sign, severity, first, more } = verdict.value;
   return (
@@ -135,11 +135,11 @@ function Setting({ name, value }: { name: string; value: string }) {
   );
 }
 
-/** How the run ended, or that it goes on. */
+/** How the run ended, or that it is running. */
 function endingOf({ last_step, finished, state, how = "" }: Status): string {
   const step = `step ${formatExact(last_step)}`;
   const said = how.charAt(0).toUpperCase() + how.slice(1);
   if (state === "stopped" || state === "interrupted") return said;
-  const words = state ? said : finished ? "Finished" : saved.value ? "Saved while it ran" : "Running";
+  const words = state ? said : finished ? "Finished" : saved.value ? "Saved during the run" : "Running";
   return last_step < 0 ? words : finished ? `${words} at ${step}` : `${words}, ${step}`;
 }

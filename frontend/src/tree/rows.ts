@@ -1,4 +1,4 @@
-/** Which lines the tree shows: what was opened, or what a search found. */
+/** The visible rows of the tree: opened modules, or search matches. */
 
 import { kindOf, type Model } from "../data/model";
 import type { Module } from "../data/records";
@@ -8,12 +8,12 @@ export interface Row {
   readonly level: number;
   /** Undefined for a module without children. */
   readonly open: boolean | undefined;
-  /** Place among its siblings, from 1, and their number. */
+  /** Position among its siblings, from 1, and their number. */
   readonly position: number;
   readonly siblings: number;
 }
 
-/** A stretch of a text that a search matched. */
+/** The part of a text that a search matched. */
 export interface Span {
   readonly start: number;
   readonly end: number;
@@ -30,8 +30,8 @@ export function browse(model: Model, open: ReadonlySet<number>): Row[] {
 }
 
 /**
- * The lines that lead to what a search found. Modules on the way are open, what was found is closed;
- * `toggled` holds those that a person changed since.
+ * The rows of search matches and of the modules above them. These are open, the matches are closed;
+ * `toggled` are those that the user changed since.
  */
 export function browseFound(model: Model, found: Found, toggled: ReadonlySet<number>): Row[] {
   const onTheWay = (id: number) => model.children(id).some((child) => found.kept.has(child));
@@ -81,7 +81,7 @@ export function search(model: Model, query: string): Found {
 }
 
 /**
- * Where the query stands in the module's name. A query with a dot is looked for in the whole path and
+ * The match of the query in the module's name. A query with a dot is searched in the whole path and
  * must reach into the name, so that "layer.0" finds that one module and not all below it.
  */
 export function nameSpan(module: Module, query: string): Span | undefined {

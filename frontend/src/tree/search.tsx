@@ -2,7 +2,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { formatExact } from "../data/formats";
 import { found, lookFor, query, rows, select } from "../state/state";
 
-/** Looks for modules; `/` leads here from everywhere. */
+/** Searches modules; `/` focuses it from anywhere. */
 export function Search() {
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => {

@@ -160,7 +160,7 @@ function Text({ text, span }: { text: string; span: Span | undefined }) {
   );
 }
 
-/** A hint that is as long as a name may be would cover the screen. */
+/** A tooltip as long as the longest name would cover the screen. */
 function shorten(text: string): string {
   return text.length > 300 ? `${text.slice(0, 300)}…` : text;
 }

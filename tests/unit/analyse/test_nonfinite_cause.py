@@ -46,7 +46,10 @@ def finding(op: str, kind: str, *tensors: Evidence, back: bool = False) -> Findi
             finding("acos", "nan", seen("input", -2, 1)),
             "reaches 2, but the function",
         ),
-        (finding("__truediv__", "nan", seen("left", 0, 1), seen("right", 0, 1)), "divisor contains 0"),
+        (
+            finding("__truediv__", "nan", seen("left", 0, 1), seen("right", 0, 1)),
+            "divisor contains 0",
+        ),
         (finding("div", "inf", seen("left", 0, 1), seen("right", -1, 1)), "across 0"),
         (finding("exp", "inf", seen("input", 0, 100)), "float32 overflows above exp(88.72)"),
         (finding("softmax", "nan", seen("input", 0, 1, inf=3)), "a fully masked row is NaN"),
