@@ -1,1 +1,1 @@
-"""Do we name the op at which a port of a model parts from it, and stay silent on correct ports?"""
+"""Do we name the op at which a port of a model diverges, and stay silent on correct ports?"""

@@ -1,4 +1,4 @@
-"""`tg.compare`: structure, values, and the first op at which two models part."""
+"""`tg.compare`: structure, values, and the first op at which two models diverge."""
 
 import copy
 import json
@@ -113,7 +113,7 @@ def test_other_arguments_are_named_however_small_their_effect(reference: Attenti
     assert divergence is not None
     assert divergence.b is not None
     assert divergence.b.path == "norm"
-    assert divergence.reason == "other arguments: eps=1e-06 in b, 1e-05 in a"
+    assert divergence.reason == "different arguments: eps=1e-06 in b, 1e-05 in a"
 
 
 def test_a_swapped_weight_is_named(reference: Attention) -> None:

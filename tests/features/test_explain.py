@@ -128,7 +128,7 @@ def test_in_a_loop_it_is_told_which_round_failed_and_what_was_different() -> Non
 
     assert "linear in 1.cell" in told
     assert "in call 4 of that module" in told
-    assert "it ran 3 times before in this pass: input 2×8 then, 2×4 now" in told
+    assert "it ran 3 times earlier in this pass: input 2×8 then, 2×4 now" in told
     assert "x = x[:, :4]" in told
 
 

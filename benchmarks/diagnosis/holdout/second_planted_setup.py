@@ -277,8 +277,8 @@ def one_batch_in_another_range(watch: Watch) -> None:
 
 
 @planted("loss-diverges", at=("",), family="dynamics", on="residual MLP")
-def the_error_is_maximised(watch: Watch) -> None:
-    """A sign too many: the negative squared error is minimised, and falls without end."""
+def the_error_is_maximized(watch: Watch) -> None:
+    """A sign too many: the negative squared error is minimized, and falls without end."""
     model = ResidualMLP(8, out=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     watcher = watch(model)

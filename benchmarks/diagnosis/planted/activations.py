@@ -369,7 +369,7 @@ def _views(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 @planted("representation-collapse", "constant-output", at=("", "[0-9]"), family=_FAMILY, on="CNN")
 def siamese_network_without_stop_gradient(watch: Watch) -> None:
-    """Cosine similarity of two views is maximised on both sides: it is 1 for any two images."""
+    """Cosine similarity of two views is maximized on both sides: it is 1 for any two images."""
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 32), nn.ReLU(), nn.Linear(32, 8)
     )

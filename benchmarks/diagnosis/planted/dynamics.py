@@ -22,7 +22,7 @@ def _next_token(logits: Tensor, tokens: Tensor) -> Any:
 
 @planted("loss-diverges", family=_FAMILY)
 def loss_with_the_wrong_sign(watch: Watch) -> None:
-    """A gain is minimised instead of maximised: the loss falls without end below zero."""
+    """A gain is minimized instead of maximized: the loss falls without end below zero."""
     model = mlp(16, 32, 4)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     with watch(model) as watcher:

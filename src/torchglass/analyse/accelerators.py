@@ -5,7 +5,7 @@ operands take to cross the memory bus once. The larger of the two is its bound. 
 ops add up, because eager ops run one after another (a roofline).
 
 The memory per rank is an upper bound, because it counts gradients and activations at
-their largest, although they are not at the same time. What each way does:
+their largest, although these do not occur at the same time. What each way does:
 
 ddp     every rank keeps everything, and a second copy of the gradients in communication buckets
         (none with gradient_as_bucket_view=True).
@@ -38,9 +38,9 @@ class Accelerator:
     """What the data sheet of an accelerator says.
 
     Args:
-        name: How reports call it.
+        name: Its name in reports.
         memory_bytes: The size of its memory.
-        bandwidth: Of its memory, in bytes per second.
+        bandwidth: Memory bandwidth in bytes per second.
         flops: Peak rate of dense products in FLOP/s, by precision: "fp32", "tf32", "bf16", "fp16",
             "fp8".
         source: Where the figures are published.
@@ -111,7 +111,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
 
 
 def accelerator_named(device: str | Accelerator) -> Accelerator:
-    """The accelerator of a name, however it is spelled: "A100", "a100-80GB", "RTX 4090"."""
+    """The accelerator with a name, in any spelling: "A100", "a100-80GB", "RTX 4090"."""
     if isinstance(device, Accelerator):
         return device
     key = re.sub(r"[\s_]", "", str(device).lower()).removeprefix("nvidia").removesuffix("gb")
@@ -252,7 +252,7 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All of it at one time."""
+        """The sum of all parts."""
         return (
             self.parameter_bytes
             + self.gradient_bytes

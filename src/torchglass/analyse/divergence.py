@@ -1,8 +1,8 @@
-"""The first op at which two executions part, found from which of their values are the same.
+"""The first op at which two executions diverge, found from the values that they share.
 
 Values that both compute are known; they need not have the same names, nor be computed by the same
 ops. From an output that differs, what led to it is followed back until values are the same again.
-An op there whose operands are the same in both, and whose result is not, is where they part.
+They diverge at an op whose operands are the same in both and whose result is not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def first_divergence(
     relation: ValueRelation,
     outputs: Iterable[tuple[ValueId, ValueId]],
 ) -> OpPair | None:
-    """Where two executions part whose outputs, given as pairs of `b` and `a`, differ."""
+    """Where two executions diverge; `outputs` are pairs of `b` and `a` that differ."""
     return _Search(a, b, relation, list(outputs)).run()
 
 
@@ -245,7 +245,7 @@ class _Search:
         return self._inside_side(pair, own, other)
 
     def _wrong_operand(self, pair: OpPair, op: ExecutedOp, partner: ExecutedOp) -> OpPair | None:
-        """The same function on other operands, with other arguments, or neither."""
+        """The same function on different operands, with different arguments, or neither."""
         if function_of(op) != function_of(partner):
             return None
         if len(op.inputs) == len(partner.inputs):
@@ -374,7 +374,7 @@ def _first_computed(ops: Sequence[ExecutedOp]) -> ExecutedOp | None:
 
 
 def _strength(op: ExecutedOp, partner: ExecutedOp | None) -> int:
-    """Lower is stronger evidence that an op is where both part."""
+    """Lower is stronger evidence that both diverge at an op."""
     if partner is None:
         return 2
     # An op on a mask is often written in another way.
@@ -453,5 +453,5 @@ def function_of(op: ExecutedOp) -> str:
 
 
 def settings_differ(one: ExecutedOp, other: ExecutedOp) -> bool:
-    """Whether two ops have other arguments, as far as their text tells."""
+    """Whether two ops have different arguments, as far as their text shows."""
     return {text for _, text in one.settings} != {text for _, text in other.settings}

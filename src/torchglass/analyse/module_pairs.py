@@ -130,7 +130,7 @@ class _Pairing:
         return old.id not in self.taken and new.id not in self.pairs
 
     def _pair_tree(self, old: Module, new: Module) -> None:
-        """Pair two modules, and what is below them as far as it can be told."""
+        """Pair two modules, and what is below them as far as it is known."""
         waiting = [(old, new)]
         while waiting:
             old, new = waiting.pop()

@@ -1,8 +1,8 @@
-"""The differences between two recorded runs: their settings, and the step at which curves part.
+"""The differences between two recorded runs: their settings, and the step where curves diverge.
 
 Curves are compared at the steps that both have, or else between the steps of the other one, so that
-they may be logged at different intervals. They part where they stay further apart than each of them
-jumps from one step to the next.
+they may be logged at different intervals. They diverge where they stay further apart than each of
+them changes from one step to the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOISE = 3.0
 _EQUAL = 1e-6
 """Relative to the size of the curve."""
 _STAYS = 0.8
-"""The share of later points that must be apart, too: a bump that passes is not a parting."""
+"""The share of later points that must be apart, too: a passing bump does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def _of_optimizer(prefix: str, optimizer: OptimizerFacts) -> Iterator[tuple[str,
 
 
 def curve_changes(before: Reader, after: Reader) -> list[CurveChange]:
-    """The curves that differ, those that part first at the front."""
+    """The curves that differ, those that diverge first come first."""
     old, new = _curves(before), _curves(after)
     found = [
         change
@@ -115,7 +115,7 @@ def _curves(reader: Reader) -> Mapping[str, tuple[Numbers, Numbers]]:
 def compare_curves(
     name: str, before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers]
 ) -> CurveChange | None:
-    """Where two curves part; None if they are equal, or have too few steps in common."""
+    """Where two curves diverge; None if they are equal, or have too few steps in common."""
     steps, old, new = _aligned(before, after)
     if len(steps) < _FEWEST:
         return None
@@ -151,7 +151,7 @@ def _aligned(
 
 
 def _parts_at(steps: Numbers, old: Numbers, new: Numbers) -> int | None:
-    """The first step from which both stay apart by more than the noise of both."""
+    """The first step from which both stay apart by more than their noise."""
     gap = np.nan_to_num(old - new, nan=np.inf, posinf=np.inf, neginf=-np.inf)
     noise = float(np.hypot(_noise(old), _noise(new)))
     window = min(_WINDOW, len(gap))
@@ -165,7 +165,7 @@ def _parts_at(steps: Numbers, old: Numbers, new: Numbers) -> int | None:
 
 
 def _noise(values: Numbers) -> float:
-    """The standard deviation of what a curve jumps from one point to the next, outliers aside."""
+    """The standard deviation of the steps from point to point of a curve, without outliers."""
     jumps = np.diff(values[np.isfinite(values)])
     if not len(jumps):
         return 0.0

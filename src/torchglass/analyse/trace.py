@@ -82,7 +82,7 @@ def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
 
 def _repeated(ops: Sequence[OpRecord]) -> dict[_Key, list[OpId]]:
     """The ops that share a key with others, by that key."""
-    # Most ops of a long pass can be told apart without keys, which take memory.
+    # Most ops of a long pass are distinct without keys, which take memory.
     hints = [
         next((operand.parameter for operand in op.operands if operand.parameter), op.site)
         for op in ops
@@ -298,7 +298,7 @@ class Lookup:
         listed = ", ".join(str(self._labels[op]) for op in list(self._ordinals)[:_MOST_NEAR])
         more = " …" if len(self._ordinals) > _MOST_NEAR else ""
         name = str(self._labels[found[0]]) if len(found) == 1 else key
-        saved = f"saved: {listed}{more}" if listed else "none is saved"
+        saved = f"saved: {listed}{more}" if listed else "none are saved"
         return (
             f"the tensor of {name} was not saved, and keep_unsaved_layers=False leaves such "
             f"layers out; {saved}"

@@ -31,7 +31,7 @@ from torchglass.records.trace import Phase
 MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
 _CLOSE_CHECKS, _CHECK_EVERY = 32, 4
-"""After so many steps, problems that may pass are looked for at every fourth step."""
+"""After this many steps, problems that may pass are checked at every fourth step only."""
 
 
 @dataclass

@@ -134,7 +134,7 @@ def verdict_sentence(
         steps = f"{last_step + 1:,} step{'s' * (last_step != 0)}"
         return "Healthy: no problems found" + (f" in {steps}" if last_step >= 0 else "")
     first = f": {problems[0].message}" if problems else ""
-    more = f" ({len(problems)} problems in all)" if len(problems) > 1 else ""
+    more = f" ({len(problems)} problems in total)" if len(problems) > 1 else ""
     end = f"; the run was {status.full}" if status is not None and status.has_failed else ""
     return f"{word.capitalize()}{first}{more}{end}"
 
@@ -180,7 +180,7 @@ def training_overview(reader: Reader, *, columns: int = _COLUMNS) -> TrainingOve
 def finding_events(findings: Iterable[Finding], last_step: int) -> tuple[FindingEvent, ...]:
     """One event for each finding, by its first step.
 
-    One without a step is of all steps. One whose last step is not known goes on.
+    One without a step covers all steps. One without a last step lasts to the end.
     """
     events = []
     for index, one in enumerate(findings):

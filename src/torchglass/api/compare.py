@@ -1,4 +1,4 @@
-"""The verb `compare`: what is different between two models, and where they first part."""
+"""The verb `compare`: what is different between two models, and where they first diverge."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compare(
     unsafe: bool = False,
     **kwargs: Any,
 ) -> Comparison:
-    """Say what is different between two models, and with inputs at which op they first part.
+    """Say what is different between two models, and with inputs at which op they first diverge.
 
     Modules are matched by path, and those that were renamed or moved by what they look like. With
     inputs both models run, and every value that `b` computes is looked for in `a`: names, the
@@ -62,7 +62,7 @@ def compare(
         >>> _ = b.load_state_dict(a.state_dict())
         >>> found = compare(a, b, torch.ones(2, 4)).first_divergence
         >>> found.b.function, found.reason
-        ('gelu', "other arguments: approximate='tanh' in b, 'none' in a")
+        ('gelu', "different arguments: approximate='tanh' in b, 'none' in a")
     """
     from torchglass.results.comparison import Comparison
     from torchglass.whatif.tensor_changes import compare_weights
@@ -108,7 +108,7 @@ def _compare_runs(a: object, b: object) -> Comparison:
     ]
     quiet = sum(one.apart_from is None for one in curves)
     notes = [
-        "curves part where they stay further apart than they jump between steps",
+        "curves diverge where they stay further apart than their noise between steps",
         *([f"{quiet:,} of {len(curves):,} curves differ within their noise"] if quiet else []),
     ]
     names = before.run().name, after.run().name
@@ -116,7 +116,7 @@ def _compare_runs(a: object, b: object) -> Comparison:
 
 
 def _compare_forwards(a: Forward | Recorded, b: Forward | Recorded) -> ExecutionComparison:
-    """Run both, measure the rounding of `a`, and find where they part."""
+    """Run both, measure the rounding of `a`, and find where they diverge."""
     from torchglass.whatif.divergence import compare_executions
     from torchglass.whatif.divergence_report import describe
 
@@ -165,7 +165,7 @@ def _model(target: object, unsafe: bool) -> Model:
 
 
 def _names(models: tuple[Model, Model], a: object, b: object) -> tuple[str, str]:
-    """What both are called; the same class twice is told apart."""
+    """The names of both; the same class twice gets numbers."""
     found = [
         Path(str(one)).name if isinstance(one, (str, Path)) else model.name
         for one, model in zip((a, b), models, strict=True)
@@ -183,7 +183,7 @@ def _notes(values: bool, tensors: tuple[Tensors, Tensors], ran: bool) -> Iterato
 
 
 def _lines(execution: ExecutionComparison | None) -> tuple[str, str]:
-    """The code of the ops at which both part."""
+    """The code of the ops at which both diverge."""
     found = execution.divergence if execution is not None else None
     if found is None:
         return "", ""

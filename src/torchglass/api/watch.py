@@ -132,7 +132,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         verbose: Print where the run is, the first NaN or Inf, and the verdict at the end.
 
     Returns:
-        A `Watcher`, also a context manager. `.log(name, value)` records values of your own.
+        A `Watcher`, also a context manager. `.log(name, value)` records your own values.
 
     Raises:
         TargetError: An argument is not usable.

@@ -210,7 +210,7 @@ def whole_text(thing: Any) -> str:
     """The repr of an object, cut at a readable length; its exceptions pass through."""
     text = thing if isinstance(thing, str) else repr(thing)
     more = len(text) - _MOST
-    return text if more <= 0 else f"{text[:_MOST]}\n… and {more:,} characters more"
+    return text if more <= 0 else f"{text[:_MOST]}\n… and {more:,} more characters"
 
 
 def _says_nothing(thing: object) -> bool:
@@ -367,7 +367,7 @@ def _unreadable(tensor: torch.Tensor) -> str:
     try:
         with DisableTorchFunction():
             if is_lazy(tensor):
-                return "not initialized, its module was never run"
+                return "not initialized: its module never ran"
             if tensor.is_meta:
                 return "the tensor is on the meta device"
             if tensor.numel() == 0:

@@ -167,7 +167,7 @@ class IsolatedRun:
         self.located = located
         self.modules = [module for _, module in located]
         self.arguments = arguments
-        """What the forward is called with; fakes, if the run is fake."""
+        """The arguments of the forward; fakes, if the run is fake."""
         self.backward = backward
         self.has_compiled = has_compiled(self.modules)
         self.faking: Faking | None = None

@@ -40,13 +40,13 @@ and write two methods:
 
 **What is guaranteed.**
 
-- Only calls of the thread that made the observer are shown, and none while torch compiles,
+- Only calls of the thread that created the observer are shown, and none while torch compiles,
   exports or traces.
 - `end` runs once for each call that `begin` put on the stack, also if the forward raises. Only a
 call that never reached its end, because of an interrupt, is passed to `abandon`.
 - An error in `begin` or `end` never reaches the user's forward: it goes to `missed`, and the
-  observer goes on with the next call. An exception raised on purpose (`tg.guard` stopping at a NaN)
-  is raised again by `missed`.
+  observer continues with the next call. An exception raised on purpose (`tg.guard` stopping at a
+  NaN) is raised again by `missed`.
 - Observers may be nested and may be several: each has its own stack.
 - The end of the block restores `nn.Module.__call__`, the recursion limit and dynamo's copy.
 """

@@ -172,7 +172,7 @@ def compare(
     output: TableOptions = AS_TABLE,
     common: Common = USUAL,
 ) -> int:
-    """Compare two models, checkpoints or runs: structure, values, and where they first part.
+    """Compare two models, checkpoints or runs: structure, values, and where they first diverge.
 
     ```
     torchglass compare before.safetensors after.safetensors
@@ -181,9 +181,9 @@ def compare(
     ```
 
     With `--input` both models run on the same values, and the first op whose result differs by
-    more than rounding explains is named with its line of code. Both should make their weights
-    alike, as by a seed or from a checkpoint. The exit code is 0 if they are the same, 1 if they
-    are different and 2 for an error, so that a script can stop on it.
+    more than rounding is named with its line of code. Both must create the same weights, for
+    example from a seed or a checkpoint. The exit code is 0 if they are the same, 1 if they are
+    different and 2 for an error, so that a script can stop on it.
     """
     from torchglass.api.compare import compare as compare_targets
 

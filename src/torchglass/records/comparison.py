@@ -1,4 +1,4 @@
-"""What two models have in common: their tensors, the ops that ran, and where they part."""
+"""What two models have in common: their tensors, the ops that ran, and where they diverge."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class OperandStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first op of two executions whose results differ by more than rounding explains."""
+    """The first op of two executions whose results differ by more than rounding."""
 
     kind: str
     a: ExecutedOp | None

@@ -1,4 +1,4 @@
-"""The result of `compare`: what two models have in common, and where they part."""
+"""The result of `compare`: what two models have in common, and where they diverge."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Comparison(Report):
         execution: Both forwards; None without inputs.
         rows: More differences, of the settings and curves of runs.
         notes: What was compared, and what cannot be known.
-        source_lines: The texts of the lines where the forwards part, of `a` and `b`.
+        source_lines: The source lines at which `a` and `b` diverge.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Comparison(Report):
 
     @property
     def first_divergence(self) -> Divergence | None:
-        """The first op whose results differ by more than rounding explains; None if none does."""
+        """The first op whose results differ by more than rounding; None if none does."""
         return None if self.execution is None else self.execution.divergence
 
     @property
@@ -148,7 +148,7 @@ class Comparison(Report):
         if ranks and len(ranks) == len(changed):
             low = f", each by a change of rank {max(one.rank or 0 for one in ranks)} or less"
         nan = [one for one in changed if one.nan_before != one.nan_after]
-        spoiled = f" {plural(len(nan), 'tensor')} with other NaN values." if nan else ""
+        spoiled = f" {plural(len(nan), 'tensor')} with NaN at different positions." if nan else ""
         verb = "differs" if len(changed) == 1 else "differ"
         return f"{len(changed):,} of {plural(len(tensors), 'tensor')} {verb}{low}.{spoiled}"
 
@@ -352,8 +352,8 @@ def _run_answer(settings: Sequence[ComparisonRow], curves: Sequence[ComparisonRo
         words.append(f"{plural(len(settings), 'setting')} differ: " + _few(settings))
     if curves:
         first = f"{curves[0].name} {curves[0].change}"
-        rest = f" ({plural(len(curves), 'curve')} in all)" if len(curves) > 1 else ""
-        words.append(f"Curves part: {first}{rest}")
+        rest = f" ({plural(len(curves), 'curve')} in total)" if len(curves) > 1 else ""
+        words.append(f"Curves diverge: {first}{rest}")
     return ". ".join(words) + "."
 
 
@@ -494,7 +494,7 @@ def curve_row(change: CurveChange) -> ComparisonRow:
     """The row of a curve of two runs."""
     since = f"differs from step {change.different_from:,}"
     apart = change.apart_from
-    where = f"parts at step {apart:,}" if apart is not None else "within its noise"
+    where = f"diverges at step {apart:,}" if apart is not None else "within its noise"
     return ComparisonRow(
         kind="curve",
         name=change.name,

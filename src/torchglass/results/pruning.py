@@ -160,7 +160,7 @@ class Pruning(ListReport[GroupPruning]):
     def _notes(self) -> list[str]:
         notes = [
             f"measured on {plural(self.samples, 'sample')}, in eval mode, without fine-tuning",
-            "each row removes the channels that contribute least of one group alone",
+            "each row removes the least important channels of one group only",
         ]
         if self.speed is not None:
             notes.append(f"times are the shortest of {self.speed.repeats} forwards on this machine")

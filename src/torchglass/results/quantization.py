@@ -1,4 +1,4 @@
-"""The result of `quantization`: how well each layer stands low precision, and a mix of formats."""
+"""The result of `quantization`: how each layer tolerates low precision, and a mix of formats."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _slow(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for name in sorted(names):
         times = {each.rank: each.own_seconds.get(name, math.nan) for each in ranks}
         yield from _stragglers(times, f"in {name}")
-    yield from _stragglers({each.rank: each.step_seconds for each in ranks}, "from step to step")
+    yield from _stragglers({each.rank: each.step_seconds for each in ranks}, "per step")
 
 
 def _stragglers(seconds: Mapping[int, float], what: str) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def check_order(sort: str | None, depth: int | None, sorts: Any = Sort) -> None:
 
 
 def paths_of(model: Model, measured: Iterable[str]) -> Iterable[str]:
-    """The paths of all modules, each once, then of those that were made as the model ran."""
+    """The paths of all modules, each once, then of those that were created while the model ran."""
     known = (module.path for module in model.modules if module.alias_of is None)
     return dict.fromkeys([*known, *measured])
 

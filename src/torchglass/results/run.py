@@ -374,7 +374,7 @@ class SavedRun:
     def at_session(self, number: int) -> SavedRun:
         """The run as it was at the end of a session, including what was abandoned later."""
         if not 1 <= number <= len(self.sessions) or not isinstance(self.reader, FileReader):
-            raise TargetError(f"{self.path} has no session {number} to go back to")
+            raise TargetError(f"{self.path} has no session {number}")
         return SavedRun(FileReader(self.reader.path, session=number))
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:

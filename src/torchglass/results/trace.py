@@ -36,7 +36,7 @@ Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
 
 
 class _Output(Enum):
-    FROM_TENSORS = "of what the model returned, only the tensors are known"
+    FROM_TENSORS = "only the tensors of the model's output are known"
 
 
 class _Alive:

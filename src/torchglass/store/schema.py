@@ -306,8 +306,8 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
         raise StoreError(f"{path} is an SQLite database, but not a Torchglass run")
     if has_foreign_parts(connection):
         raise StoreError(
-            f"{path} is not opened: it has views, triggers or virtual tables, which could run "
-            "queries of others. No Torchglass run has them."
+            f"{path} is refused: it has views, triggers or virtual tables, which could run "
+            "foreign queries. No Torchglass run has them."
         )
     if version > SCHEMA_VERSION:
         raise SchemaError(

@@ -129,7 +129,7 @@ def _earlier(failure: Failure) -> str:
         for operand in failure.earlier[-1].operands
         if not operand.parameter and not operand.buffer
     ]
-    told = f"it ran {often} before in this pass"
+    told = f"it ran {often} earlier in this pass"
     changed = [
         f"{tensor.name} {shape_text(operand.spec)} then, {shape_text(tensor.operand.spec)} now"
         for tensor, operand in zip(now, then, strict=False)

@@ -134,7 +134,7 @@ class ChannelProbe:
             return self.model(*args, **kwargs)
 
     def _dependents(self, path: str) -> dict[ChannelEnd, set[ChannelEnd]] | None:
-        """What reads each channel of a layer; None if they cannot be told apart."""
+        """What reads each channel of a layer; None if channels cannot be distinguished."""
         producer = self._layers[path]
         channels = channels_of(producer)
         bits = max((channels - 1).bit_length(), 1)

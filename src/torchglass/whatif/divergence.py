@@ -1,4 +1,4 @@
-"""Finds where two executions part, also where one spells out what the other computes in one op.
+"""Finds where two executions diverge, even if one splits up what the other computes in one op.
 
 A port may write `softmax(q @ k.T / sqrt(d)) @ v` where the other model calls one function. What it
 computes on the way is compared with the same steps of that function.
@@ -25,9 +25,9 @@ from torchglass.whatif.execution import Execution
 from torchglass.whatif.value_match import ValueMatcher, match_executions, relative_distance
 
 _NEAR = 0.05
-"""Ops with other arguments whose results are closer than this are run on the same operands."""
+"""Ops with different arguments whose results are closer than this are run on the same operands."""
 _EFFECT = 5e-7
-"""What other arguments must change of a result in float64: more than float32 inside of it does."""
+"""The least effect of different arguments in float64: above the error of float32 inside an op."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Parting:
     """How two executions compare."""
 
     pair: OpPair | None
-    """Where they part; None if they do not."""
+    """Where they diverge; None if they do not."""
     outputs: tuple[tuple[float, float], ...]
     """For each output: the relative distance, and what rounding explains of it."""
     same: int
@@ -91,7 +91,7 @@ class Relation:
 
 
 def compare_executions(a: Execution, b: Execution) -> Parting:
-    """Where two executions part; the noise of `a` must have been measured."""
+    """Where two executions diverge; the noise of `a` must have been measured."""
     inputs = dict(zip(b.graph.inputs, a.graph.inputs, strict=False))
     matcher = match_executions(a, b, inputs)
     pairs = list(_paired_outputs(a, b))

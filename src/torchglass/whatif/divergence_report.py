@@ -1,4 +1,4 @@
-"""Describes the op at which two executions part: why, and on which operands."""
+"""Describes the op at which two executions diverge: why, and on which operands."""
 
 from __future__ import annotations
 
@@ -108,15 +108,15 @@ def _reason(parting: Parting, pair: OpPair) -> str:
     if pair.kind in ("operands", "weight") and pair.value_b is not None:
         return _operand_reason(parting, pair, pair.value_b)
     if pair.kind == "layout":
-        return "b brings the same values into another order"
+        return "b has the same values in a different order"
     if pair.kind == "result":
-        return "the same op on the same operands gives another result, as random numbers do"
+        return "the same op on the same operands returns a different result, as random ops do"
     if pair.kind == "extra" and own is not None:
         return f"a has no counterpart of b's {own.function}"
     if own is None or other is None:
-        return "only one of both runs it"
+        return "only one model runs it"
     if pair.kind == "arguments":
-        return f"other arguments: {_arguments(other, own)}"
+        return f"different arguments: {_arguments(other, own)}"
     if pair.kind == "missing":
         return f"b has no counterpart of a's {other.function}"
     return f"b computes {own.function} where a computes {other.function}"
@@ -126,7 +126,7 @@ def _operand_reason(parting: Parting, pair: OpPair, value: ValueId) -> str:
     a, b = parting.matcher.a, parting.matcher.b
     there = "" if pair.value_a is None else _name(a, pair.value_a)
     if pair.kind == "weight":
-        return f"{_name(b, value)} has other values" + (f" than a's {there}" if there else "")
+        return f"{_name(b, value)} has different values" + (f" than a's {there}" if there else "")
     return f"b reads {_also_known(parting, value)} where a reads {there}"
 
 

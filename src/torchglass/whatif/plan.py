@@ -33,9 +33,9 @@ from torchglass.whatif.valueless_copy import (
 )
 
 _AFFORDABLE_FLOPS = 2e11
-"""A real step of more is not run to check a prediction."""
+"""A prediction is not checked with a real step of more FLOPs than this."""
 _FINE = 128
-"""Below this, batch sizes are told apart one by one."""
+"""Below this, batch sizes are tried one by one."""
 _LARGEST_BATCH = 1 << 24
 
 
@@ -111,7 +111,7 @@ def batch_of(sample: Any) -> int:
     """The batch size of a sample: the first dimension of its first tensor with dimensions."""
     sizes = [tensor.shape[0] for tensor in _tensors(sample) if tensor.dim()]
     if not sizes or not sizes[0]:
-        raise CaptureError("the sample has no batch: pass tensors whose first dimension is it")
+        raise CaptureError("the sample has no batch: the first dimension must be the batch")
     return int(sizes[0])
 
 
@@ -277,7 +277,7 @@ class BatchSearch:
 
 
 def _grain(batch: int) -> int:
-    """The step between batch sizes that are worth telling apart: about one percent."""
+    """The step between batch sizes that are worth distinguishing: about one percent."""
     return 1 << max((batch // _FINE).bit_length() - 1, 0)
 
 

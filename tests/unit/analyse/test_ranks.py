@@ -60,7 +60,7 @@ def test_a_straggler_is_seen_in_the_time_that_it_takes_for_itself() -> None:
 def test_without_such_times_a_straggler_is_seen_from_step_to_step() -> None:
     (finding,) = compare([healthy(0), healthy(1), healthy(2, step_seconds=0.2)])
 
-    assert finding.message == "rank 2 takes 2.0 times as long as the others from step to step"
+    assert finding.message == "rank 2 takes 2.0 times as long as the others per step"
 
 
 def test_steps_that_a_rank_left_out_are_noted() -> None:

@@ -110,7 +110,7 @@ def test_a_text_of_many_lines_or_of_a_long_one_can_be_read_whole() -> None:
 
     assert {name for name, one in found.items() if one.reads} == {"long", "lines", "endless"}
     assert live.text(found["lines"].id) == "a\nb"
-    assert live.text(found["endless"].id).endswith("y\n… and 3 characters more")
+    assert live.text(found["endless"].id).endswith("y\n… and 3 more characters")
 
 
 def test_no_property_is_called_before_it_is_opened(odd: Odd) -> None:

@@ -27,7 +27,7 @@ _MOST_CONSEQUENCES = 20
 _NUMBERS = ("nan", "inf")
 _LOSS_RANK = 3
 _FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
-"""What comes first of two findings of equal weight."""
+"""The order of findings of equal weight."""
 
 
 def conclude(view: TrainingView) -> tuple[Finding, ...]:

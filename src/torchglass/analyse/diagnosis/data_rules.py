@@ -133,7 +133,7 @@ def _constant_since(track: SeriesTrack) -> int | None:
 
 
 def _children_without_input(view: TrainingView) -> Iterator[Finding]:
-    """Parts of the model with weights that are given an input of the model that is all zeros."""
+    """Parts of the model with weights whose input, one of the model, is all zeros."""
     inputs = [track for track, dtype in _inputs(view) if dtype.startswith(("float", "bfloat"))]
     sizes = {int(track.column("count")[-1]) for track in inputs if _is_all_zero(track)}
     for (path, name), track in view.series.items():
@@ -149,7 +149,7 @@ def _children_without_input(view: TrainingView) -> Iterator[Finding]:
                 first_step=int(track.steps[0]),
                 last_step=int(track.steps[-1]),
                 evidence={"min": 0.0, "max": 0.0},
-                remedy="Check what is passed to it",
+                remedy="Check its inputs",
             )
             return
 
@@ -164,7 +164,7 @@ def _is_all_zero(track: SeriesTrack) -> bool:
     title="Batches are repeated",
 )
 def repeated_batches(view: TrainingView) -> Iterator[Finding]:
-    """Many steps get the same batch as the step before, as from workers with the same seed."""
+    """Many steps get the same batch as the previous step, as from workers with the same seed."""
     track = view.facts.repeats
     repeated = sum(track.values)
     part = repeated / max(1, len(track.values))

@@ -38,7 +38,7 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         start = median(values[: max(3, len(values) // 10)])
         end = median(values[-max(3, len(values) // 4) :])
         if is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
-            yield _maximised(track, steps, start, end)
+            yield _maximized(track, steps, start, end)
         elif end < -10 * max(1.0, abs(start)) and end < 2 * median(values[: len(values) // 2]):
             yield _unbounded(track, steps, start, end)
         elif values.min() >= 0 and start > 0 and end > 3 * start:
@@ -69,17 +69,16 @@ def _unbounded(
         last_step=int(steps[-1]),
         evidence={"first": start, "last": end},
         confidence=0.8,
-        remedy="Bound what the loss rewards: clip weights, penalise gradients, or use a margin",
+        remedy="Bound the loss: clip weights, penalize gradients, or use a margin",
     )
 
 
-def _maximised(
+def _maximized(
     track: SeriesTrack, steps: npt.NDArray[np.int64], start: float, end: float
 ) -> Finding:
     return finding(
         "loss-diverges",
-        f"The loss is maximised: it falls below 0 ({short(end)}), which this loss function cannot "
-        "do by itself",
+        f"The loss is maximized: it falls to {short(end)}, but this loss function is never below 0",
         severity="error",
         series=track.label,
         first_step=int(steps[0]),

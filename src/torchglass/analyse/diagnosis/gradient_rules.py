@@ -144,7 +144,7 @@ def _stop_near(view: TrainingView, path: str) -> GradientStop | None:
 
 
 def _layers(view: TrainingView, name: str) -> list[SeriesTrack]:
-    """The tracks of one series of all modules that hold weights, in the order of the calls."""
+    """The tracks of one series of all modules with weights, in the order of the calls."""
     paths = {one.name.rpartition(".")[0] for one in view.weights}
     return [
         track

@@ -29,7 +29,7 @@ def is_supervised(view: TrainingView) -> bool:
 
 
 def chance_loss(view: TrainingView) -> float | None:
-    """The loss of a model that guesses, if the loss function tells it."""
+    """The loss of random guessing, if it follows from the loss function."""
     for loss in view.facts.losses:
         if loss.function.startswith("NllLoss") and len(loss.input_shape) > 1:
             return math.log(max(2, loss.input_shape[1]))
@@ -106,7 +106,7 @@ def sigmoid_before_bce(view: TrainingView) -> Iterator[Finding]:
 @rule(
     "relu-on-output",
     family="set-up",
-    title="A ReLU cuts the output of a regression",
+    title="A ReLU clips the output of a regression",
     explains=("dead-units", "loss-plateau", "constant-output"),
 )
 def relu_on_output(view: TrainingView) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ _TOO_LARGE = 0.05
 
 
 def common_path(names: Sequence[str]) -> str:
-    """The innermost module that holds all parameters."""
+    """The innermost module that contains all parameters."""
     parts = [name.split(".")[:-1] for name in names]
     common: list[str] = []
     for level in zip(*parts, strict=False):
@@ -41,11 +41,11 @@ def _some(parameters: Sequence[ParameterFacts]) -> str:
 @rule(
     "replaced-parameter",
     family="optimizer",
-    title="The optimizer holds parameters that the model no longer has",
+    title="The optimizer has parameters that the model no longer uses",
     explains=("not-in-optimizer", "loss-plateau", "lr-too-low"),
 )
 def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
-    """A layer was replaced after the optimizer was made, so the new one is not trained."""
+    """A layer was replaced after the optimizer was created, so the new one is not trained."""
     untrained = [
         one for one in view.facts.parameters if one.requires_grad and one.optimizer is None
     ]
@@ -62,8 +62,8 @@ def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
         series=untrained[0].name,
         first_step=0,
         evidence={"not trained": [one.name for one in untrained[:20]], "no longer in use": count},
-        remedy="Make the optimizer after the last change of the model, or add the new parameters: "
-        f"optimizer.add_param_group({{'params': model.{untrained[0].name}}})",
+        remedy="Create the optimizer after the last change of the model, or add the new "
+        f"parameters: optimizer.add_param_group({{'params': model.{untrained[0].name}}})",
     )
 
 
@@ -120,7 +120,7 @@ def frozen(view: TrainingView) -> Iterator[Finding]:
             "share": share,
             "in an optimizer": sum(one.optimizer is not None for one in still),
         },
-        remedy="If that is not meant: model.requires_grad_(True)",
+        remedy="If that is not intended: model.requires_grad_(True)",
     )
 
 
@@ -176,8 +176,8 @@ def lr_too_low(view: TrainingView) -> Iterator[Finding]:
         return
     yield finding(
         "lr-too-low",
-        f"Nothing moves: an update changes the weights by {short(usual)} of their size (usual: "
-        f"1e-3), at a learning rate of {short(rates[-1])}",
+        f"The weights barely change: an update is {short(usual)} of their size (usual: 1e-3), "
+        f"at a learning rate of {short(rates[-1])}",
         series="lr",
         first_step=0,
         evidence={"update": usual, "expected": 1e-3, "lr": rates[-1]},
@@ -220,7 +220,7 @@ def _largest_updates(view: TrainingView) -> list[float]:
 
 
 def _is_clipped(view: TrainingView) -> bool:
-    """Whether the length of all gradients is the same at each step."""
+    """Whether the norm of all gradients is the same at each step."""
     _, norms = view.gradient_norm
     norms = norms[np.isfinite(norms)]
     return len(norms) >= 3 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
@@ -233,7 +233,7 @@ def _is_clipped(view: TrainingView) -> bool:
     explains=("loss-plateau", "lr-too-low"),
 )
 def clipped_to_nothing(view: TrainingView) -> Iterator[Finding]:
-    """All gradients together have the same tiny length at each step, and nothing moves."""
+    """The norm of all gradients is the same tiny value at each step, so weights barely change."""
     largest = _largest_updates(view)
     if not view.is_stuck or not largest or max(largest) >= 1e-5 or not _is_clipped(view):
         return
@@ -364,7 +364,7 @@ def weight_decay_too_strong(view: TrainingView) -> Iterator[Finding]:
     explains=("loss-plateau",),
 )
 def scaler_skips(view: TrainingView) -> Iterator[Finding]:
-    """The scale of a GradScaler falls again and again, because gradients overflow at each step."""
+    """The scale of a GradScaler keeps falling, because gradients overflow at each step."""
     scales = view.facts.scales.values
     lowered = sum(later < earlier for earlier, later in pairwise(scales))
     is_never = lowered > 0 and not view.facts.lr.steps and view.facts.backwards >= 5
@@ -450,7 +450,7 @@ def _still_weights(view: TrainingView) -> Iterator[Finding]:
         return
     yield finding(
         "lost-updates",
-        f"The weights do not change since step {since:.0f}, although the optimizer steps with "
+        f"The weights have not changed since step {since:.0f}, although the optimizer steps with "
         "gradients that are not 0",
         severity="error",
         series=view.weights[0].name,

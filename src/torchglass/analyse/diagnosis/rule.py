@@ -41,7 +41,7 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """What it finds, for the documentation."""
+        """The text for the documentation."""
         return (self.check.__doc__ or self.title).strip()
 
 
@@ -68,7 +68,7 @@ def rule(
 
     Args:
         kinds: The kinds of findings that it yields, in kebab case.
-        family: What it is about; rules of your own are "own".
+        family: What it is about; your own rules have "own".
         title: The problem in a few words.
         remedy: What to change, for findings that do not say it themselves.
         explains: Kinds of findings that follow from this one and are counted with it.

@@ -103,7 +103,7 @@ def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
 @rule(
     "train-eval-gap",
     family="set-up",
-    title="Evaluation and training compute different things",
+    title="The model computes different values in eval mode",
 )
 def train_eval_gap(view: TrainingView) -> Iterator[Finding]:
     """Values are dropped in eval mode, or a layer computes different values in eval mode.
@@ -136,7 +136,7 @@ def train_eval_gap(view: TrainingView) -> Iterator[Finding]:
 
 
 def _scale_gap(view: TrainingView) -> Iterator[Finding]:
-    """The first layer whose output has another size in eval mode, although its input has not."""
+    """The first layer whose output changes in size in eval mode, although its input does not."""
     if not _is_near(_eval_ratio(view, "", "input.0"), 1.25):
         return
     for track in view.outputs:
@@ -357,7 +357,7 @@ _MESSAGES = (
         "labels-out-of-range",
         ("is out of bounds", "n_classes` failed", "class values must be smaller"),
         "A label is out of range",
-        "Labels go from 0 to the number of classes − 1",
+        "Use labels from 0 to the number of classes − 1",
     ),
     (
         "index-out-of-range",

@@ -86,7 +86,7 @@ class SeriesTrack:
 
     @cached_property
     def norm(self) -> Numbers:
-        """The length of the whole tensor at each step."""
+        """The norm of the whole tensor at each step."""
         return self.size if self.is_number else self.size * np.sqrt(self.column("count"))
 
     def __len__(self) -> int:
@@ -134,8 +134,9 @@ class _KeptSeries:
 class SeriesHistory:
     """Collects the series of a training that is running, in a bounded amount of memory.
 
-    Of a long training fewer and fewer steps are kept, and always the latest one. Logged numbers
-    are kept at each step, and every other one of the older half is dropped, again and again.
+    The longer the training, the fewer of its steps are kept; the latest is always kept. Logged
+    values are kept at each step. If there are too many, every other one of the older half is
+    dropped.
     """
 
     def __init__(self) -> None:
@@ -319,7 +320,7 @@ class TrainingView:
 
     @cached_property
     def gradient_norm(self) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """The length of all gradients of parameters together, at each recorded step."""
+        """The norm of all parameter gradients together, at each recorded step."""
         tracks = (self.track(one, ".grad") for one in self.facts.parameters)
         return _added_squares([one for one in tracks if one is not None and len(one)])
 
@@ -347,7 +348,7 @@ class TrainingView:
 
 
 def _added_squares(tracks: Sequence[SeriesTrack]) -> tuple[Steps, Numbers]:
-    """The length of several tensors together, at each step that any of them has."""
+    """The norm of several tensors together, at each step that any of them has."""
     by_steps: dict[bytes, tuple[Steps, Numbers]] = {}
     for track in tracks:
         key = track.steps.tobytes()

@@ -251,7 +251,7 @@ class Failure:
         for (name, dim), (other, _) in permutations(verdict.sizes, 2):
             held = tensors[name]
             maker = set_by(self.record.ops, tensors[other].operand, dim)
-            # The last dimension holds features, so its size is not a sequence length.
+            # The last dimension is features, so its size is not a sequence length.
             if not held.is_held or dim == -1 or maker is None:
                 continue
             if self.record.ops[maker].kind == "input":

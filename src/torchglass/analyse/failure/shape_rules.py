@@ -85,7 +85,7 @@ def _joins(left: Shape, right: Shape, along: int | None) -> bool:
 
 
 def broadcasting(failed: FailedOp) -> BrokenRule | None:
-    """Compared from the last dimension, sizes are equal, or one of them is 1."""
+    """From the last dimension on, two sizes are equal, or one of them is 1."""
     tensors = failed.tensors[:3]
     shapes = [tensor.shape for tensor in tensors]
     if len(tensors) < 2:
@@ -152,7 +152,7 @@ def same_shape(failed: FailedOp) -> BrokenRule | None:
                 fits.append(f"{other.name}.squeeze({dim}) is {text(one.shape)}")
                 break
     if target.shape == tensor.shape[:-1]:
-        fits.append("cross_entropy, if target holds one class index for each row")
+        fits.append("cross_entropy, if target has one class index for each row")
     return BrokenRule(
         why=f"{failed.function} compares element by element, but input is {text(tensor.shape)} "
         f"and target is {text(target.shape)}",

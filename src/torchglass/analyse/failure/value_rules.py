@@ -160,7 +160,7 @@ def _numbers_for_probabilities(target: TensorArgument) -> BrokenRule:
         why=f"a target of the input's shape {text(target.shape)} is probabilities, so it must "
         f"be floating point, not {target.dtype}",
         fits=(
-            "target.float(), if it holds a probability (or a one) for each class",
+            "target.float(), if it has a probability (or a 1) for each class",
             "target.argmax(1), if it is one-hot",
         ),
     )

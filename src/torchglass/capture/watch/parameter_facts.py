@@ -1,4 +1,4 @@
-"""What is known of each parameter of a training, and at which steps it is looked at."""
+"""What is known of each parameter of a training, and at which steps it is examined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchglass.records.training import Track
 
 _GROWTH = 1.4
 _FIRST_LOOKS = 5
-"""So many of the first events are looked at, and then each time they are 1.4 times more."""
+"""The first events, this many, are examined, then one after 1.4 times as many, and so on."""
 _SAMPLE = 64
 _MOST_POINTS = 256
 _MOST_EQUAL = 8

@@ -132,7 +132,7 @@ class RankValues:
         return cls(parts=parts, seconds={rank: seconds}, spoiled=spoiled)
 
     def plus(self, other: RankValues, bins: int) -> RankValues:
-        """Both together: histograms, extremes and moments of all values combined."""
+        """The sum of both: histograms, extremes and moments over all values."""
         parts = dict(self.parts)
         for label, part in other.parts.items():
             parts[label] = _sum(parts[label], part, bins) if label in parts else part

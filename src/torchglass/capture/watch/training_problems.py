@@ -42,7 +42,7 @@ from torchglass.records.training import TrainingFacts
 
 _CHECK_OPERANDS = "Check the ranges of its operands, which `torchglass explore` lists"
 _FIRST_LOOKS, _GROWTH = 2, 1.7
-"""All rules run at so many of the first recorded steps, then each time they are 1.7 times more."""
+"""All rules run at the first recorded steps, this many, then after 1.7 times as many, and so on."""
 
 
 class TrainingProblems:

@@ -123,7 +123,7 @@ class Watcher:
         self._scaling = GradientScale(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
-        """The running backwards."""
+        """The backwards in progress."""
         self._pictures = Pictures()
         self._problems = TrainingProblems(facts, self._model_record)
         self._origin = NonFiniteOrigin(model, self._found_origin) if options.guard else None

@@ -52,7 +52,7 @@ _TALLEST = 3
 """Lines of a module where there is room."""
 _LEGEND = 16
 _DECADES = 12
-"""The smallest value that has a color of its own is this many decades below the largest."""
+"""The smallest value with its own color is this many decades below the largest."""
 _LOG_LOSS = 1e3
 """A loss whose largest value is this many times its smallest is drawn on a log scale."""
 _LOSS_COLORS = {True: (0x3F6BB0, 0xA9C7FF), False: (0x8DB4F0, 0x1C5FC4)}
@@ -138,7 +138,7 @@ class OverviewPanel(Panel):
         self._at = 0
         """The finding, or after the findings the row of pixels, that the cursor is on."""
         self._cell: int | None = None
-        """The cell of the cursor; None for the last one, also while the run goes on."""
+        """The cell of the cursor; None for the last one, also while the run continues."""
         self._is_zoomed = False
         self._top = 0
         """The first module that is drawn while zoomed."""
