@@ -373,7 +373,7 @@ def functional_dropout_of_all_channels(watch: Watch) -> None:
     "representation-collapse", "constant-output", at=("", "[0-9]"), family=FAMILY, on="Siamese"
 )
 def pairs_without_negatives(watch: Watch) -> None:
-    """Only the distance of positive pairs is minimised: all embeddings become one point."""
+    """Only the distance of positive pairs is minimized: all embeddings become one point."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     watcher = watch(model)

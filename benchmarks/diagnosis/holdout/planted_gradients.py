@@ -148,7 +148,7 @@ def code_is_rounded(watch: Watch) -> None:
 
 @planted("no-gradient", at=("score",), family=FAMILY, on="multi-task")
 def second_loss_is_not_added(watch: Watch) -> None:
-    """The loss of the second head is computed and logged, and never part of what is minimised."""
+    """The loss of the second head is computed and logged, and never part of what is minimized."""
     model = MultiTask()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     watcher = watch(model)

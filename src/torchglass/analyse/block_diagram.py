@@ -433,7 +433,7 @@ def _merge_branches(block: DiagramBlock) -> None:
     """Make one block of identical branches side by side."""
     for child in block.children:
         _merge_branches(child)
-    before, after = _neighbours(block)
+    before, after = _neighbors(block)
     kind: dict[int, Hashable] = {
         number: child.structure(with_sizes=True) for number, child in enumerate(block.children)
     }
@@ -464,7 +464,7 @@ def _merge_branches(block: DiagramBlock) -> None:
     _without(block, gone)
 
 
-def _neighbours(block: DiagramBlock) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+def _neighbors(block: DiagramBlock) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
     """The blocks before and after each child; -1 and -2 are the ends of the module."""
     before: dict[int, set[int]] = defaultdict(set)
     after: dict[int, set[int]] = defaultdict(set)
