@@ -379,7 +379,7 @@ def expect_module(model: object, verb: str) -> None:
     # Where torch was never imported there are no modules.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        raise TargetError(f"{verb} takes an nn.Module, not {type(model).__name__}")
+        raise TargetError(f"{verb} expects an nn.Module, not {type(model).__name__}")
 
 
 def expect_one_of(option: str, value: object, known: Sequence[str]) -> None:

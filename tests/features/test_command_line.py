@@ -496,7 +496,7 @@ def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> N
 
     story = capsys.readouterr().out
     assert "Tensors involved" in story
-    assert "takes 5 features" in story
+    assert "expects 5 features" in story
 
 
 def test_explain_says_how_to_give_what_a_forward_misses(

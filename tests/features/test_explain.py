@@ -56,7 +56,7 @@ def test_an_image_of_the_wrong_size_is_traced_to_the_line_that_flattened_it() ->
     assert "LeNet raised RuntimeError: mat1 and mat2 shapes cannot be multiplied" in told
     assert "linear in fc1, Linear(in_features=400, out_features=120, bias=True)" in told
     assert "return torch.relu(self.fc1(x))" in told
-    assert "fc1 (Linear) takes 400 features" in told
+    assert "fc1 (Linear) expects 400 features" in told
     assert "was set by flatten_1_7" in told
     assert "(2×16×4×4 → 2×256)" in told
     assert "x = torch.flatten(x, 1)" in told
@@ -87,7 +87,7 @@ def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
 def test_a_forgotten_channel_is_offered_to_be_added() -> None:
     told = story(LeNet(), torch.zeros(32, 28, 28))
 
-    assert "takes 1 channel, but its input 32×28×28 has 32 in dimension 0" in told
+    assert "expects 1 channel, but its input 32×28×28 has 32 in dimension 0" in told
     assert "input.unsqueeze(1) is 32×1×28×28" in told
 
 
@@ -222,7 +222,7 @@ def test_a_check_in_torchs_own_python_code_is_explained_like_an_op() -> None:
 def test_what_a_lstm_returns_is_not_what_a_linear_takes() -> None:
     told = story(nn.Sequential(nn.LSTM(8, 4), nn.Linear(4, 2)), torch.zeros(2, 3, 8))
 
-    assert "linear takes a tensor as its input, but got a tuple" in told
+    assert "linear expects a tensor as its input, but got a tuple" in told
     assert "pass input[0], which is 2×3×4" in told
 
 
@@ -346,7 +346,7 @@ def test_what_a_forward_takes_is_told_to_one_who_gives_something_else(
     told = story(model, *args, **named)
 
     assert (
-        f"the forward of {type(model).__name__} takes "
+        f"the forward of {type(model).__name__} expects "
         "(x: torch.Tensor, mask: torch.Tensor | None=None, *, scale: float=1.0)"
     ) in told
 
@@ -402,7 +402,7 @@ class Positions(nn.Module):
 def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: str) -> None:
     told = str(tg.explain(Positions(way), torch.zeros(2, 20, dtype=torch.long)))
 
-    assert f"the model takes {why}, but input x 2×20 has 20" in told
+    assert f"the model accepts {why}, but input x 2×20 has 20" in told
     assert "cut the input to 16: x[:, :16]" in told
     assert "expand(" not in told.partition("What would fit here")[2]
 

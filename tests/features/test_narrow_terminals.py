@@ -115,5 +115,5 @@ def test_the_story_of_a_failure_fits_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert main(["explain", "net.py:Net", "--input", "2x4x9"]) == 0
 
     story = terminal.getvalue()
-    assert "takes 8 features" in " ".join(story.split())
+    assert "expects 8 features" in " ".join(story.split())
     assert max(map(cell_len, story.splitlines())) <= 50

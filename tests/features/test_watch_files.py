@@ -263,7 +263,7 @@ def test_a_run_without_problems_has_none_to_read(tmp_path: Path) -> None:
 
 
 def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(errors.TargetError, match=r"watch takes an nn\.Module, not str"):
+    with pytest.raises(errors.TargetError, match=r"watch expects an nn\.Module, not str"):
         watch("model", run_dir=tmp_path)  # type: ignore[arg-type]
 
 

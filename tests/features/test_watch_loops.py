@@ -55,7 +55,7 @@ def test_a_step_may_be_numbered_by_a_tensor_that_stays_what_it_was() -> None:
 def test_a_number_that_no_step_has_is_said_and_the_next_ones_are_recorded(number: Any) -> None:
     model = make_model()
 
-    with watching(model, misses="takes an integer of at least 0, not") as seen:
+    with watching(model, misses="expects an integer of at least 0, not") as seen:
         backward(model)
         seen.watcher.step(number)
         seen.watcher.step(4)
@@ -225,7 +225,7 @@ def test_what_is_no_number_is_said_with_its_series_and_the_step_is_recorded(
     model = make_model()
     optimizer = SGD(model.parameters(), lr=0.1)
 
-    with watching(model, misses=f"log('loss', …) takes one number, not {what}") as seen:
+    with watching(model, misses=f"log('loss', …) expects one number, not {what}") as seen:
         backward(model)
         optimizer.step()
         seen.watcher.log("loss", value)

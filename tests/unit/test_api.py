@@ -60,12 +60,12 @@ def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
     "model", [5, None, "net", torch.relu], ids=["number", "nothing", "text", "function"]
 )
 def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> None:
-    with pytest.raises(TargetError, match=f"takes an nn.Module, not {type(model).__name__}"):
+    with pytest.raises(TargetError, match=f"expects an nn.Module, not {type(model).__name__}"):
         verb(model, "relu") if verb is tg.pluck else verb(model)
 
 
 def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
-    with pytest.raises(TargetError, match="guard takes an nn"), tg.guard(5):  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="guard expects an nn"), tg.guard(5):  # type: ignore[arg-type]
         pass
     with pytest.raises(TargetError, match="must be a model or a list of models, not int"):
         tg.InspectorGadgets(5)  # type: ignore[arg-type]

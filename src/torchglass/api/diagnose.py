@@ -67,7 +67,7 @@ def diagnose(
 
     if not isinstance(target, nn.Module):
         raise TargetError(
-            "diagnose takes a run (a path, an opened run or a watcher) or a model, not "
+            "diagnose expects a run (a path, an opened run or a watcher) or a model, not "
             f"{type(target).__name__}"
         )
     if batch is None:

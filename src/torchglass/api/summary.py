@@ -43,9 +43,9 @@ def summary(
         model: A model, a checkpoint or run file, a result of another verb, or a name such as
             "net.py:Net".
         *inputs: Positional arguments of the model's forward.
-        input_size: Shape of one input, or shapes of several, as torchinfo takes them. Inputs of
+        input_size: Shape of one input, or shapes of several, as in torchinfo. Inputs of
             that shape are created.
-        input_data: The inputs themselves, as torchinfo takes them: a tensor, a list or a dict.
+        input_data: The inputs themselves, as in torchinfo: a tensor, a list or a dict.
         dtypes: Dtype of the inputs created from `input_size`: one, or one per input.
         fake: Run without allocating memory or computing values. Works for models of any size.
         depth: Number of levels shown below the model. None shows all.

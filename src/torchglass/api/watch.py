@@ -157,7 +157,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     from torchglass.capture.watch.ranks import is_among_many
 
     if not isinstance(model, nn.Module):
-        raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
+        raise TargetError(f"watch expects an nn.Module, not {type(model).__name__}")
     if save is not None and resume is not None:
         raise TargetError("save starts a new file, resume continues one: pass only one of them")
     options = Options(

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_json_file(words: Sequence[str]) -> list[str]:
-    """The words, with "-" after a `--json` that no file follows."""
+    """The arguments, with "-" added after a `--json` without a file."""
     after = [*words[1:], ""]
     return [
         part

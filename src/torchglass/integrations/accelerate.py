@@ -17,7 +17,7 @@ from torchglass.integrations.trainers import numbers_in
 class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
     """Watches a model from `accelerator.init_trackers` to `accelerator.end_training`.
 
-    It takes the options of `torchglass.watch`. The run also has the values passed to
+    It accepts the options of `torchglass.watch`. The run also has the values passed to
     `accelerator.log`, at the current step of the optimizer.
     """
 

@@ -20,7 +20,7 @@ else:
 
 
 class TorchglassCallback(Callback):
-    """Watches the model that the trainer fits. Takes the options of `torchglass.watch`.
+    """Watches the model that the trainer fits. Accepts the options of `torchglass.watch`.
 
     Steps are numbered by `trainer.global_step`. The run also has the loss and everything that is
     logged with `self.log`. With `resume="runs/mine.glass"`, a training that continues from a

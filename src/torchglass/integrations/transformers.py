@@ -11,7 +11,7 @@ from torchglass.integrations.trainers import Followed
 
 
 class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
-    """Watches the model that the trainer trains. Takes the options of `torchglass.watch`.
+    """Watches the model that the trainer trains. Accepts the options of `torchglass.watch`.
 
     Steps are numbered by `state.global_step`. The run also has everything that the trainer logs.
     With `resume="runs/mine.glass"`, a training that continues from a checkpoint continues in the

@@ -107,7 +107,7 @@ def _rgb(color: str) -> str:
 
 
 def feature_maps(op: Op, sample: int) -> FeatureMaps:
-    """The output of an op for one sample: its channels as pictures, or the matrix that it is."""
+    """The output of an op for one sample: its channels as pictures, or itself as one matrix."""
     values = _values(op, op.tensor)
     if values.ndim < _PLANE:
         shape = tuple(values.shape)

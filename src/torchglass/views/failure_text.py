@@ -203,7 +203,7 @@ def _signature(failure: Failure) -> Iterator[PartRow]:
     classes = [module.class_name, *(ancestor.class_name for ancestor in source.ancestors)]
     is_its_own = misled in [name.rpartition(".")[2] for name in classes]
     if is_its_own and (signature := forward_signature(source)):
-        yield (harmless(f"the forward of {module.kind} takes {signature}"),)
+        yield (harmless(f"the forward of {module.kind} expects {signature}"),)
 
 
 def _set(failure: Failure, found: SizeOrigin) -> str:

@@ -81,7 +81,7 @@ Net raised RuntimeError: shapes
     weight  2×8  float32  parameter head.weight
 
   Why
-    head (Linear) takes 8 features in the last dimension of its input, but that dimension is 4
+    head (Linear) expects 8 features in the last dimension of its input, but that dimension is 4
     the 4 of input was set by linear_1_1 in body (Linear(3, 4)) at net.py:1 (5×3 → 5×4):
         x = self.body(x)
 

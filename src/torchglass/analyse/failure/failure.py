@@ -1,7 +1,7 @@
 """What happened in a forward that raised: the op, its operands, their origin, the broken rule.
 
 failure = Failure(trace, model)
-failure.verdict.why     # "fc1 (Linear) takes 400 features in the last dimension of its input, …"
+failure.verdict.why     # "fc1 (Linear) expects 400 features in the last dimension of its input, …"
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _not_a_tensor(failed: FailedOp) -> BrokenRule | None:
     wanted = weights[0][1] if weights and weights[0] and len(weights[0]) == 2 else None
     fitting = [tensor for tensor in failed.tensors if tensor.shape[-1:] == (wanted,)]
     return BrokenRule(
-        why=f"{found[1]} takes a tensor as its {found[2]}, but got {kind}",
+        why=f"{found[1]} expects a tensor as its {found[2]}, but got {kind}",
         fits=tuple(f"pass {tensor.name}, which is {text(tensor.shape)}" for tensor in fitting),
     )
 
@@ -275,7 +275,7 @@ class Failure:
         cut = ", ".join([":"] * dim + [f":{limit}"])
         shorter = [f"cut the input to {limit}: {name}[{cut}]"] if asked > limit else []
         return BrokenRule(
-            why=f"the model takes {bound} {limit} {units} ({held}), but input {name} "
+            why=f"the model accepts {bound} {limit} {units} ({held}), but input {name} "
             f"{text(spec.shape or ())} has {asked}",
             fits=(*shorter, longer),
         )

@@ -33,7 +33,7 @@ def batch_norm(failed: FailedOp) -> BrokenRule | None:
         if failed["running_mean"] is not None:
             fits.append("call model.eval() first, to use the running statistics")
         return BrokenRule(
-            why=f"in training mode {failed.subject} takes mean and variance over the batch, but "
+            why=f"in training mode {failed.subject} computes mean and variance over the batch, but "
             f"{text(tensor.shape)} has a single value per channel",
             fits=tuple(fits),
         )
@@ -111,9 +111,9 @@ def norm_module(failed: FailedOp) -> BrokenRule | None:
     kind = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(rank, "")
     is_batch_norm = failed.function.startswith("BatchNorm") and kind
     return BrokenRule(
-        why=f"{failed.subject} takes {expected[1]}, but got {text(tensor.shape)}, "
+        why=f"{failed.subject} expects {expected[1]}, but got {text(tensor.shape)}, "
         f"which has {rank} dimension{'s' * (rank != 1)}",
-        fits=(f"{kind} takes {text(tensor.shape)}",) if is_batch_norm else (),
+        fits=(f"{kind} accepts {text(tensor.shape)}",) if is_batch_norm else (),
     )
 
 
@@ -161,7 +161,7 @@ def linear(failed: FailedOp) -> BrokenRule | None:
         other = (f"use Linear({found}, {out})",)
     fitting = f"pass an input of shape {text((*tensor.shape[:-1], wanted))}"
     return BrokenRule(
-        why=f"{failed.subject} takes {wanted} features in the last dimension of its input, "
+        why=f"{failed.subject} expects {wanted} features in the last dimension of its input, "
         f"but that dimension is {found}",
         fits=(*(tuple(_rearranged(tensor, wanted)) or (fitting,)), *other),
         sizes=(("input", -1),),
@@ -205,7 +205,7 @@ def convolution(failed: FailedOp) -> BrokenRule | None:
 def _needs_places(failed: FailedOp, tensor: TensorArgument, places: int) -> BrokenRule:
     letters = ("L", "H×W", "D×H×W")[places - 1]
     return BrokenRule(
-        why=f"{failed.subject} takes N×C×{letters} (or C×{letters} without a batch), "
+        why=f"{failed.subject} expects N×C×{letters} (or C×{letters} without a batch), "
         f"but its input has {_dimensions(tensor.shape)}: {text(tensor.shape)}"
     )
 
@@ -234,7 +234,7 @@ def _needs_channels(
             fits.append(f"use a {owner.kind} with in_channels={found}")
     unbatched = f" ({len(shape)} dimensions are one image without a batch)" * (channels == 0)
     return BrokenRule(
-        why=f"{failed.subject} takes {wanted} channel{_s(wanted)}, "
+        why=f"{failed.subject} expects {wanted} channel{_s(wanted)}, "
         f"but its input {text(shape)} has {found} in dimension {channels}{unbatched}",
         fits=tuple(fits),
         sizes=(("input", channels),),
@@ -295,15 +295,15 @@ def matrices(failed: FailedOp) -> BrokenRule | None:
     for tensor in (left, right):
         if wanted is not None and len(tensor.shape) != wanted:
             return BrokenRule(
-                why=f"{failed.function} takes tensors with {wanted} dimensions, but {tensor.name} "
-                f"has {_dimensions(tensor.shape)}: {text(tensor.shape)}",
+                why=f"{failed.function} expects tensors with {wanted} dimensions, but "
+                f"{tensor.name} has {_dimensions(tensor.shape)}: {text(tensor.shape)}",
                 fits=("use matmul (the @ operator)",)
                 if _multiplies(left.shape, right.shape) and "add" not in failed.function
                 else (),
             )
     if failed.function == "dot" and left.shape != right.shape:
         return BrokenRule(
-            why=f"dot takes two vectors of equal length, but these are {text(left.shape)} and "
+            why=f"dot expects two vectors of equal length, but these are {text(left.shape)} and "
             f"{text(right.shape)}",
             sizes=(("left", -1), ("right", -1)),
         )

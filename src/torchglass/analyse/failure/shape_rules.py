@@ -293,7 +293,7 @@ def dimension(failed: FailedOp) -> BrokenRule | None:
     shape = failed.tensors[0].shape
     return BrokenRule(
         why=f"{text(shape)} has {len(shape)} dimension{'s' * (len(shape) != 1)}, so "
-        f"{failed.function} takes dimensions {low} to {high}, not {asked}",
+        f"{failed.function} accepts dimensions {low} to {high}, not {asked}",
     )
 
 

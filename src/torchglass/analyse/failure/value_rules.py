@@ -86,7 +86,7 @@ def embedding(failed: FailedOp) -> BrokenRule | None:
         return None
     if not _is_integer(tensor):
         return BrokenRule(
-            why=f"an embedding takes indices, so its input must be int64 or int32, "
+            why=f"an embedding expects indices, so its input must be int64 or int32, "
             f"not {tensor.dtype}",
             fits=(f"{tensor.name}.long(), if these values are indices",),
         )
@@ -219,7 +219,7 @@ def probabilities(failed: FailedOp) -> BrokenRule | None:
             continue
         if tensor.stats.min < 0 or tensor.stats.max > 1:
             fits = {
-                "input": "binary_cross_entropy_with_logits takes any values as scores",
+                "input": "binary_cross_entropy_with_logits accepts any values as scores",
                 "target": "a target of probabilities, or of zeros and ones",
             }
             return BrokenRule(

@@ -235,7 +235,7 @@ class OpCheck(ModuleStack[CheckedCall]):
     def _find_out(
         self, event: OpEvent, kind: ResultKind, health: Health, culprit: torch.Tensor
     ) -> Sequence[Finding]:
-        """The findings about a bad result, if they are news."""
+        """The findings about a bad result, if they are new."""
         given = self._given(event)
         ill = self._ill(given, health)
         location = self._spot(event, phase_of(event.chain))

@@ -176,7 +176,7 @@ def inspect_run(
 ) -> InspectedModel:
     """Run a model three times from the same state, and combine the records."""
     if not isinstance(model, nn.Module):
-        raise CaptureError(f"inspect takes an nn.Module, not {type(model).__qualname__}")
+        raise CaptureError(f"inspect expects an nn.Module, not {type(model).__qualname__}")
     usual = RecordOptions(backward=backward, depth=depth)
     times_only = usual._replace(level=None, memory=False)
     with isolated_run(

@@ -178,7 +178,7 @@ def step_number(number: SupportsIndex) -> int:
     except (TypeError, ValueError, RuntimeError):
         whole = -1
     if whole < 0:
-        raise TargetError(f"step(…) takes an integer of at least 0, not {number!r}")
+        raise TargetError(f"step(…) expects an integer of at least 0, not {number!r}")
     return whole
 
 
@@ -199,4 +199,4 @@ def logged_number(name: str, value: float | Tensor) -> float | Tensor:
 
 
 def _no_number(name: str, what: str) -> TargetError:
-    return TargetError(f"log({name!r}, …) takes one number, not {what}")
+    return TargetError(f"log({name!r}, …) expects one number, not {what}")

@@ -4,7 +4,7 @@
     /api/events  server-sent events: the status of all runs, whenever one changes
     /saved.html  all runs and the page itself as one file
 
-Addresses are relative, so a proxy may put the whole under a prefix.
+Addresses are relative, so a proxy may serve everything under a prefix.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def settings(*texts: str, first: int = 1) -> tuple[tuple[str, str], ...]:
 def test_a_linear_that_must_be_flattened_for_is_offered_that() -> None:
     verdict = judged(failed("linear", given("0", 2, 16, 5, 5), given("1", 10, 400)))
 
-    assert verdict.why.startswith("this linear takes 400 features")
+    assert verdict.why.startswith("this linear expects 400 features")
     assert verdict.fits[0] == "flatten it first: input.flatten(1) is 2×400"
 
 
@@ -85,7 +85,7 @@ def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
     ("left", "right", "why"),
     [
         ((2, 3, 4), (5, 4, 6), "the batches do not match"),
-        ((2, 3), (2, 3), "bmm takes tensors with 3 dimensions"),
+        ((2, 3), (2, 3), "bmm expects tensors with 3 dimensions"),
     ],
 )
 def test_a_batched_product_wants_batches_that_go_together(
@@ -97,8 +97,8 @@ def test_a_batched_product_wants_batches_that_go_together(
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ((2, 3), "this conv2d takes N×C×H×W"),
-        ((2, 4, 8, 8), "this conv2d takes 3 channels"),
+        ((2, 3), "this conv2d expects N×C×H×W"),
+        ((2, 4, 8, 8), "this conv2d expects 3 channels"),
         ((2, 3, 4, 4), "the window of this conv2d covers 5×5, but its input is only 4×4"),
     ],
 )

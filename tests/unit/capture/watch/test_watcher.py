@@ -376,7 +376,7 @@ def test_logging_more_than_one_number_is_a_warning(store: MemoryStore) -> None:
         Watcher(Tied(), store) as watcher,
         pytest.warns(
             TorchglassWarning,
-            match=r"log\('losses', …\) takes one number, not a tensor of shape \(3,\)",
+            match=r"log\('losses', …\) expects one number, not a tensor of shape \(3,\)",
         ),
     ):
         watcher.log("losses", torch.zeros(3))
