@@ -93,7 +93,7 @@ def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
         first_step=0,
         evidence={"not trained": [one.name for one in untrained[:20]], "count": len(untrained)},
         remedy=f"optimizer.add_param_group({{'params': model.{path or 'part'}.parameters()}}), or "
-        "requires_grad_(False) if they are to stay as they are",
+        "requires_grad_(False) to freeze them",
     )
 
 
