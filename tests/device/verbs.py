@@ -42,10 +42,10 @@ class Cost:
         return few and (self.most_launches is None or self.launches <= self.most_launches)
 
 
-def mlp(device: str = "cuda:0") -> nn.Sequential:
+def mlp(device: str = "cuda:0", count: int = LAYERS) -> nn.Sequential:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for _ in range(LAYERS):
+    for _ in range(count):
         layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(WIDTH, 4)).to(device)
 

@@ -41,7 +41,8 @@ and write two methods:
 **What is guaranteed.**
 
 - Only calls of the thread that created the observer are shown, and none while torch compiles,
-  exports or traces.
+  exports or traces. On an accelerator autograd has its own threads: what a checkpoint recomputes
+  there is shown to the observer of the thread that waits for the backward.
 - `end` runs once for each call that `begin` put on the stack, also if the forward raises. Only a
 call that never reached its end, because of an interrupt, is passed to `abandon`.
 - An error in `begin` or `end` never reaches the user's forward: it goes to `missed`, and the
@@ -77,6 +78,7 @@ from torchglass.capture.tensor.description import (
 from torchglass.capture.torch_internals import (
     DYNAMO_COPIES_OF_CALL,
     DisableTorchFunction,
+    threads_in_backward,
     tracing_state,
 )
 from torchglass.errors import Fence, undo_reliably, uninterruptible
@@ -318,6 +320,8 @@ _lock = threading.RLock()
 _Shown = ModuleStack[Any] | _SeveralObservers
 _observers: dict[int, _Shown] = {}
 """The observer of each thread."""
+_lent: set[int] = set()
+"""The threads whose observers watch one of autograd's own threads."""
 _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
 """Whether that is torch's own function."""
@@ -439,6 +443,8 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return _original(self, *args, **kwargs)
     observer = _observers.get(_thread())
     if observer is None:
+        if is_in_backward():
+            return _call_in_backward(self, args, kwargs)
         return _original(self, *args, **kwargs)
     try:
         depth = observer.enter(self, args, kwargs)
@@ -459,6 +465,25 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     except Exception as problem:  # noqa: BLE001 - see _give_up
         _give_up(observer, problem)
     return output
+
+
+def _call_in_backward(module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    """Show a call that one of autograd's own threads makes to the thread that waits for it."""
+    with _lock:
+        waiting = [thread for thread in threads_in_backward() if thread in _observers]
+        # With two devices, two threads may recompute at once, and an observer has one stack.
+        home = waiting[0] if len(waiting) == 1 and waiting[0] not in _lent else None
+        if home is not None:
+            _lent.add(home)
+            _observers[_thread()] = _observers[home]
+    if home is None:
+        return _original(module, *args, **kwargs)
+    try:
+        return _call(module, *args, **kwargs)
+    finally:
+        with _lock:
+            _observers.pop(_thread(), None)
+            _lent.discard(home)
 
 
 CALL_CODE = _call.__code__

@@ -14,8 +14,11 @@ rules:
 - **Small tensors are measured together.** Measuring them one by one would take longer than
 computing them. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
   calls, and `finish` measures the rest. Until then a reading has no statistics.
-- **Whatever else is measured at once** by `measure`: large tensors, other devices, sparse and
-  nested tensors, subclasses.
+- **Whatever else is measured at once** by `measure`: large tensors, sparse and nested tensors,
+  subclasses.
+- **A device is not waited for.** Tensors on an accelerator are measured there, small ones
+  together, and the results come over in one copy (`tensor/device_batches.py`). `send` starts it; a
+  reading has its statistics once the copy was received. `finish` waits for it.
 - **The user's program does not notice.** Samples are taken at fixed positions, so the user's random
 state does not change. Callers use `quietly()` if `is_overheard()`, so that no mode of the user's
 sees our reads.
@@ -32,7 +35,7 @@ sees our reads.
 
 The arithmetic is in two siblings: `tensor/moments.py` (range, mean, standard deviation) and
 `tensor/histograms.py` (bins). To read a single tensor, such as the one in the explorer,
-`measure(tensor)` is enough. On an accelerator every read waits for the device.
+`measure(tensor)` is enough; on an accelerator it waits for the device.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -50,6 +53,12 @@ import numpy as np
 import torch
 
 from torchglass.capture.tensor.description import PLAIN_CLASSES, describe
+from torchglass.capture.tensor.device_batches import (
+    DeviceMeasurement,
+    RowStatistics,
+    sample_positions,
+)
+from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber, is_remote
 from torchglass.capture.tensor.histograms import Numbers, grids
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.tensor.moments import (
@@ -150,8 +159,15 @@ class TensorBatch(Generic[AnyReading]):
 class TensorReader(Generic[AnyReading]):
     """What both readers have in common: known tensors and batches of small ones."""
 
-    def __init__(self, *, batch_bytes: int) -> None:
-        """At most `batch_bytes` are measured together: as much as fits in the caches."""
+    def __init__(
+        self, *, batch_bytes: int, reads: DeviceReads | None = None, sample_n: int | None = 0
+    ) -> None:
+        """At most `batch_bytes` are measured together: as much as fits in the caches.
+
+        `sample_n` values of a tensor on a device are read; None is all.
+        """
+        self.reads = reads or DeviceReads()
+        self._remote = DeviceMeasurement(self.reads, self._take_summary, sample_n)
         self._batch_bytes = batch_bytes
         self._known: dict[int, tuple[Identity, int, AnyReading]] = {}
         """By the id of the tensor: its identity, its version and its reading."""
@@ -227,11 +243,30 @@ class TensorReader(Generic[AnyReading]):
         self._batched_bytes += batch.bytes
         return batch
 
-    def finish(self) -> None:
-        """Measure all tensors that were put aside."""
+    def send(self) -> None:
+        """Measure all tensors that were put aside; the results of devices arrive later."""
         with self._lock:
             for batch in self._batches.values():
                 self._measure(batch)
+            self._remote.measure()
+            self.reads.send()
+
+    def finish(self) -> None:
+        """Measure all tensors that were put aside, and wait for the results of devices."""
+        self.send()
+        self.reads.receive(wait=True)
+
+    def _take_summary(self, readings: Sequence[AnyReading], found: RowStatistics) -> None:
+        """What was measured on a device has arrived."""
+        for reading, stats in zip(readings, found.stats, strict=True):
+            reading.stats = stats
+            reading.is_pending = False
+
+    def _read_remote(self, tensors: Sequence[torch.Tensor], readings: Sequence[AnyReading]) -> None:
+        """Measure tensors on their devices; the results arrive later."""
+        is_read = self._remote.read(tensors, readings)
+        for reading, is_coming in zip(readings, is_read, strict=True):
+            reading.is_pending = is_coming
 
     def _measure(self, batch: TensorBatch[AnyReading]) -> None:
         rows, readings = batch.take()
@@ -326,6 +361,11 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         self, tensor: torch.Tensor, kind: TensorKind | None, reading: StatisticsReading
     ) -> None:
         values = tensor
+        if is_remote(tensor):
+            if self._level == "cheap" and kind is not None and kind.spec.elements > _SAMPLE:
+                values = tensor.detach().view(-1)[:: _sample_stride(kind.spec.elements)]
+            self._read_remote([values], [reading])
+            return
         if kind is not None:
             if self._level == "cheap" and kind.spec.elements > _SAMPLE:
                 values = tensor.detach().view(-1)[:: _sample_stride(kind.spec.elements)]
@@ -390,7 +430,7 @@ class HistogramReading(Reading):
         """For a gradient, the norm of each sample's part."""
         self.zeros: float | None = None
         """The share of its values that are exactly zero."""
-        self.factor = 1.0
+        self.factor: float | LateNumber = 1.0
         """The factor for its values."""
         self.is_scaled = False
         """Whether it is a gradient that a `GradScaler` has scaled and will check."""
@@ -420,8 +460,15 @@ _PORTION_BYTES = 1 << 20
 class HistogramReader(TensorReader[HistogramReading]):
     """Reads exact statistics, and a histogram of `sample_n` values (None: of all)."""
 
-    def __init__(self, *, bins: int = 30, sample_n: int | None = 100, zeros: bool = False) -> None:
-        super().__init__(batch_bytes=1 << 20)
+    def __init__(
+        self,
+        *,
+        bins: int = 30,
+        sample_n: int | None = 100,
+        zeros: bool = False,
+        reads: DeviceReads | None = None,
+    ) -> None:
+        super().__init__(batch_bytes=1 << 20, reads=reads, sample_n=sample_n)
         self._bins = bins
         self._sample_n = sample_n
         self._count_zeros = zeros
@@ -442,12 +489,27 @@ class HistogramReader(TensorReader[HistogramReading]):
         """The same for a tensor that is not read again, such as a gradient."""
         return self._new(tensor, self._kind_of(tensor), norms=norms)
 
+    def read_all(self, tensors: Sequence[torch.Tensor]) -> list[HistogramReading | None]:
+        """The same for several tensors; those on devices are copied together."""
+        remote = [tensor for tensor in tensors if is_remote(tensor)]
+        readings = [HistogramReading(requires_grad=tensor.requires_grad) for tensor in remote]
+        self._read_remote(remote, readings)
+        found = iter(readings)
+        return [next(found) if is_remote(one) else self.read_once(one) for one in tensors]
+
     def _new(
         self, tensor: torch.Tensor, kind: TensorKind | None, *, norms: bool = False
     ) -> HistogramReading | None:
         reading = HistogramReading(requires_grad=tensor.requires_grad)
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = HistogramReading()
+        if is_remote(tensor):
+            if reading.norms is None:
+                self._read_remote([tensor], [reading])
+            else:
+                has_values = self._remote.read_with_norms(tensor, reading, reading.norms)
+                reading.is_pending = reading.norms.is_pending = has_values
+            return reading if reading.is_pending else None
         if (
             kind is not None
             and kind.is_small
@@ -461,6 +523,10 @@ class HistogramReader(TensorReader[HistogramReading]):
     def finish(self) -> None:
         """Make the statistics and histograms of everything that was read."""
         super().finish()
+        self.make_histograms()
+
+    def make_histograms(self) -> None:
+        """Make the statistics and histograms of what has arrived."""
         sampled, self._sampled = self._sampled, []
         by_length: dict[int, list[_SampledRows]] = {}
         for block in sampled:
@@ -492,6 +558,13 @@ class HistogramReader(TensorReader[HistogramReading]):
             sample = _NO_VALUES
         self._sampled.append(_SampledRows([reading], sample, None))
 
+    def _take_summary(self, readings: Sequence[HistogramReading], found: RowStatistics) -> None:
+        super()._take_summary(readings, found)
+        if self._count_zeros:
+            for reading, share in zip(readings, found.zeros, strict=True):
+                reading.zeros = share
+        self._sampled.append(_SampledRows(list(readings), found.samples, None))
+
     def _measure_rows(self, rows: torch.Tensor, readings: list[HistogramReading]) -> None:
         of_norms = [reading.norms for reading in readings if reading.norms is not None]
         if of_norms:
@@ -505,14 +578,14 @@ class HistogramReader(TensorReader[HistogramReading]):
             for reading, share in zip(readings, zeros, strict=True):
                 reading.zeros = share
         if self._sample_n is not None and rows.shape[1] > self._sample_n:
-            rows = rows.index_select(1, _sample_positions(rows.shape[1], self._sample_n))
+            rows = rows.index_select(1, sample_positions(rows.shape[1], self._sample_n))
         samples = rows.to(torch.float64, copy=True).numpy()
         self._sampled.append(_SampledRows(readings, samples, measure_rows(tensors)))
 
     def _sample(self, values: torch.Tensor) -> Numbers:
         count = values.numel()
         if self._sample_n is not None and count > self._sample_n:
-            values = values.take(_sample_positions(count, self._sample_n).to(values.device))
+            values = values.take(sample_positions(count, self._sample_n).to(values.device))
         # Always a copy: a numpy array keeps the memory of the tensor that it views.
         flat = plain_numbers(values.detach().reshape(1, -1)).to("cpu", torch.float64, copy=True)
         return flat.numpy()
@@ -536,26 +609,19 @@ def _make_histograms(blocks: list[_SampledRows], bins: int) -> None:
     """Make the histograms of readings whose samples have the same length."""
     readings = [reading for block in blocks for reading in block.readings]
     rows = np.concatenate([block.samples for block in blocks])
-    factors = np.array([reading.factor for reading in readings])
+    factors = np.array([float(reading.factor) for reading in readings])
     if (factors != 1).any():
         rows = rows * factors[:, None]
     zeros = (np.count_nonzero(rows == 0, axis=1) / max(rows.shape[1], 1)).tolist()
-    for reading, grid, share in zip(readings, grids(rows, bins), zeros, strict=True):
+    made = zip(readings, grids(rows, bins), zeros, factors.tolist(), strict=True)
+    for reading, grid, share, factor in made:
         stats = reading.stats
         if stats is None:
             continue
         if reading.zeros is None and rows.shape[1]:
             reading.zeros = share
-        if reading.factor != 1:
-            scaled = {n: getattr(stats, n) * reading.factor for n in ("min", "max", "mean", "std")}
+        if factor != 1:
+            scaled = {n: getattr(stats, n) * factor for n in ("min", "max", "mean", "std")}
             stats = replace(stats, **scaled)
         exponent, first, counts = grid
         reading.histogram = Histogram(exponent=exponent, first=first, counts=counts, stats=stats)
-
-
-@lru_cache(maxsize=1 << 12)
-def _sample_positions(count: int, wanted: int) -> torch.Tensor:
-    """The positions of a sample: a random one in each of equal intervals, fixed for a size."""
-    within = np.random.default_rng(count).random(wanted)
-    places = ((np.arange(wanted) + within) * (count / wanted)).astype(np.int64)
-    return torch.from_numpy(np.minimum(places, count - 1))

@@ -90,6 +90,12 @@ def roots_of_backward() -> tuple[Any, ...]:
     return ()
 
 
+def threads_in_backward() -> list[int]:
+    """The threads that wait for a backward; on an accelerator other threads run it."""
+    frames = sys._current_frames().items()
+    return [thread for thread, frame in frames if frame.f_code is BACKWARD_CODE]
+
+
 def gradient_shape(node: Any) -> tuple[int, ...] | None:
     """The shape of the first gradient that a node receives; None if unknown."""
     metadata = getattr(node, "_input_metadata", None)
@@ -211,6 +217,10 @@ foreach_norm: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_norm
 """The norms of many tensors in one kernel."""
 foreach_sub: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_sub
 """The differences of many pairs of tensors in one kernel."""
+foreach_copy: Callable[..., None] = torch._foreach_copy_
+"""Copies many tensors into others in one kernel."""
+foreach_add: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_add
+"""The sums of many tensors and a number in one kernel."""
 
 # ---- Tensors and storages.
 

@@ -317,7 +317,8 @@ class GraphHooks:
 
     def _begin(self) -> None:
         self._is_open = True
-        self._nodes = NewNodes()
+        # Each thread counts its own nodes, and autograd recomputes in another one.
+        self._nodes, self._creators = NewNodes(), NodeCreators()
         self._handles.drop_freed()
 
     def _end(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.device_reads import Array, DeviceReads
 from torchglass.capture.tensor.moments import numbers_of
 from torchglass.errors import Fence, uninterruptible
-from torchglass.records.model import Activations, FeatureMap
+from torchglass.records.model import Activations, FeatureMap, TensorSpec
 
 
 class Attaching(Protocol):
@@ -85,19 +87,26 @@ _SIDE = 64
 class Pictures:
     """Keeps the latest image of each output."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: DeviceReads) -> None:
+        self._reads = reads
+        self._wanted: set[tuple[str, str]] = set()
         self._maps: dict[tuple[str, str], FeatureMap] = {}
         self._is_new = False
 
     def take(self, path: str, name: str, step: int, tensor: torch.Tensor) -> None:
         """Keep an image of an output, if it is numeric and there is room for it."""
         key = (path, name)
-        if key not in self._maps and len(self._maps) >= MOST_PICTURES:
+        if key not in self._wanted and len(self._wanted) >= MOST_PICTURES:
             return
         values = numbers_of(tensor)
         if values is not None and values.is_floating_point():
-            self._maps[key] = _picture(path, name, step, tensor, values.detach())
-            self._is_new = True
+            self._wanted.add(key)
+            maps = _maps(values.detach()).to(torch.float32, copy=True)
+            self._reads.later(maps, partial(self._put, path, name, step, describe(tensor)))
+
+    def _put(self, path: str, name: str, step: int, spec: TensorSpec, maps: Array) -> None:
+        self._maps[path, name] = _picture(path, name, step, spec, torch.from_numpy(maps))
+        self._is_new = True
 
     def document(self) -> Activations | None:
         """All images; None if there is no new one since the last call."""
@@ -107,10 +116,7 @@ class Pictures:
         return Activations(maps=tuple(self._maps.values()))
 
 
-def _picture(
-    path: str, name: str, step: int, tensor: torch.Tensor, values: torch.Tensor
-) -> FeatureMap:
-    maps = _maps(values).float()
+def _picture(path: str, name: str, step: int, spec: TensorSpec, maps: torch.Tensor) -> FeatureMap:
     finite = maps[torch.isfinite(maps)]
     low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 0.0)
     shades = (maps - low) * (255 / (high - low) if high > low else 0.0)
@@ -120,7 +126,7 @@ def _picture(
         path=path,
         name=name,
         step=step,
-        spec=describe(tensor),
+        spec=spec,
         low=low,
         high=high,
         rows=whole.shape[0],
@@ -152,6 +158,6 @@ def _side_by_side(maps: torch.Tensor, tiles: int) -> torch.Tensor:
     count, height, width = maps.shape
     rows = math.ceil(count / tiles)
     filled = torch.zeros(rows * tiles, height, width, dtype=maps.dtype, device="cpu")
-    filled[:count] = maps.cpu()
+    filled[:count] = maps
     whole = filled.view(rows, tiles, height, width).transpose(1, 2)
     return whole.reshape(rows * height, tiles * width)

@@ -10,17 +10,20 @@ import math
 import re
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from torchglass.capture.tensor.description import Args, Kwargs
+from torchglass.capture.tensor.device_batches import copies_of
+from torchglass.capture.tensor.device_reads import Array, DeviceReads, LateNumber
 from torchglass.capture.torch_internals import (
-    foreach_norm,
     foreach_sub,
     gradient_shape,
     roots_of_backward,
@@ -41,11 +44,12 @@ from torchglass.capture.watch.parameter_facts import (
     ParameterState,
     SampledParameters,
     ThinnedTrack,
+    are_equal,
     equal_pairs,
-    has_equal_rows,
     is_shapeless,
     parameter_name,
     sample_of,
+    some_rows,
 )
 from torchglass.records.trace import TraceRecord
 from torchglass.records.training import (
@@ -83,9 +87,10 @@ class _UsedGradient(NamedTuple):
 class FactsRecorder:
     """Collects facts during the training; `record` has all of them."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, reads: DeviceReads) -> None:
         self._model = weakref.ref(model)
-        self.probes = OpProbes()
+        self._reads = reads
+        self.probes = OpProbes(reads)
         self._passes = LookSchedule()
         self._updates_looked_at = LookSchedule()
         self._is_looking = False
@@ -118,7 +123,7 @@ class FactsRecorder:
         self._islands: dict[OpSite, None] = {}
         self._dropouts: dict[OpSite, None] = {}
         self._eval_step = 0
-        self._batches = BatchRepeats()
+        self._batches = BatchRepeats(reads)
         self._same_values = dict(equal_pairs(dict(model.named_parameters())))
 
     def learn(self, optimizers: Iterable[Optimizer]) -> None:
@@ -193,26 +198,47 @@ class FactsRecorder:
                 self._eval_step = self._eval_step if self._dropouts else self._step
                 self._dropouts.setdefault(one)
 
-    def backward_begun(self, scale: float | None) -> None:
-        """A backward of a recorded step has begun: note how its loss is computed."""
+    def backward_begun(self, factor: float | LateNumber | None) -> None:
+        """A backward of a recorded step has begun: note how its loss is computed.
+
+        Its gradients are unscaled by `factor`, if there is one.
+        """
         self._backwards += 1
-        if scale is not None:
-            self._scales.add(self._backwards, scale)
+        if factor is not None:
+            number = self._backwards
+            self._reads.then(lambda: self._scales.add(number, 1 / float(factor)))
         with quietly():
             for key, used in self._used.items():
-                self._was_cleared[key] = self._was_cleared.get(key, False) or _is_cleared(used)
+                self._ask_if_cleared(key, used)
         if len(self._losses) < _MOST_LOSSES:
             for root in roots_of_backward():
                 self._losses.update(dict.fromkeys(losses_of(root)))
+
+    def _ask_if_cleared(self, key: int, used: _UsedGradient) -> None:
+        """Note whether a gradient was set to None or to zero since an optimizer used it."""
+
+        def note(nonzero: Array | None = None) -> None:
+            is_cleared = nonzero is None or not nonzero.any()
+            self._was_cleared[key] = self._was_cleared.get(key, False) or is_cleared
+
+        gradient = getattr(used.parameter(), "grad", None)
+        if gradient is None or id(gradient) != used.gradient:
+            self._reads.then(note)
+        else:
+            self._reads.later(gradient.any(), note)
+
+    def _note_stale(self, key: int, step: int) -> None:
+        if key in self._was_cleared:
+            is_stale = not self._was_cleared[key]
+            # With several optimizers in one step, one whose gradients were not cleared is enough.
+            self._stale.add(step, max(float(is_stale), self._stale.get(step)))
 
     def before_update(self, optimizer: Optimizer, weights: Sequence[Weight], step: int) -> None:
         """An optimizer is about to step in a recorded step."""
         self._updates += 1
         number = self._learn_optimizer(optimizer)
-        if id(optimizer) in self._was_cleared:
-            is_stale = not self._was_cleared[id(optimizer)]
-            # With several optimizers in one step, one whose gradients were not cleared is enough.
-            self._stale.add(step, max(float(is_stale), self._stale.get(step)))
+        key = id(optimizer)
+        self._reads.then(lambda: self._note_stale(key, step))
         if not self._updates_looked_at.is_due():
             return
         with quietly():
@@ -225,16 +251,30 @@ class FactsRecorder:
         if sampled is None or not sampled.views:
             return
         with quietly():
-            before = torch.stack(list(foreach_norm(sampled.copies)))
-            moves = foreach_sub(sampled.views, sampled.copies)
-            moved = torch.stack(list(foreach_norm(moves)))
-            shares = zip(sampled.names, moved.tolist(), before.tolist(), strict=True)
-            for name, far, size in shares:
-                if size > 0:
-                    self._state(name).updates.add(step, far / size)
-            for name, move in zip(sampled.names, moves, strict=True):
-                if move.dtype in (torch.bfloat16, torch.float16):
-                    self._state(name).moved.add(step, float((move != 0).float().mean()))
+            for which in sampled.alike():
+                copies = [sampled.copies[index] for index in which]
+                moves = foreach_sub([sampled.views[index] for index in which], copies)
+                is_half = copies[0].dtype in (torch.bfloat16, torch.float16)
+                see = partial(self._see_moves, [sampled.names[i] for i in which], step, is_half)
+                sizes = [copy.numel() for copy in copies]
+                # Together, so that they are one copy from a device.
+                both = torch.cat([*copies, *moves])
+                self._reads.later(both, partial(_split_in_two, sizes, see))
+
+    def _see_moves(
+        self,
+        names: Sequence[str],
+        step: int,
+        is_half: bool,
+        before: Sequence[Array],
+        moves: Sequence[Array],
+    ) -> None:
+        for name, old, move in zip(names, before, moves, strict=True):
+            size = float(np.linalg.norm(old))
+            if size > 0:
+                self._state(name).updates.add(step, float(np.linalg.norm(move)) / size)
+            if is_half:
+                self._state(name).moved.add(step, float((move != 0).mean()))
 
     def note_update(self, optimizer: Optimizer, step: int) -> None:
         """An optimizer has stepped, in any step: note its learning rate and its gradient."""
@@ -247,7 +287,7 @@ class FactsRecorder:
                 if gradient is not None and not gradient.is_sparse:
                     key = id(optimizer)
                     self._used[key] = _UsedGradient(weakref.ref(parameter), id(gradient))
-                    self._was_cleared.pop(key, None)
+                    self._reads.then(partial(self._was_cleared.pop, key, None))
                     return
 
     def _learn_optimizer(self, optimizer: Optimizer) -> int:
@@ -265,14 +305,20 @@ class FactsRecorder:
         return number
 
     def _look_at_gradients(self, optimizer: int, weights: Iterable[Weight]) -> None:
+        rows: dict[str, torch.Tensor] = {}
         for weight in weights:
-            state = self._state(parameter_name(weight))
+            name = parameter_name(weight)
+            state = self._state(name)
             state.optimizer = optimizer
             if weight.parameter.grad is None:
                 state.without_gradient += 1
             else:
                 state.with_gradient += 1
-            state.has_equal_rows = has_equal_rows(weight.parameter)
+            its_rows = some_rows(weight.parameter)
+            if its_rows is not None:
+                rows[name] = its_rows
+        for name, copy in zip(rows, copies_of([*rows.values()]), strict=True):
+            self._reads.later(copy, partial(_see_rows, self._state(name)))
 
     def _state(self, name: str) -> ParameterState:
         return self._parameters.setdefault(name, ParameterState())
@@ -387,12 +433,18 @@ def _frozen_attribute(module: nn.Module) -> str:
     return ""
 
 
-def _is_cleared(used: _UsedGradient) -> bool:
-    """Whether a gradient was set to None or to zero since an optimizer used it."""
-    gradient = getattr(used.parameter(), "grad", None)
-    if gradient is None or id(gradient) != used.gradient:
-        return True
-    return not bool(gradient.any())
+def _see_rows(state: ParameterState, rows: Array) -> None:
+    state.has_equal_rows = are_equal(rows)
+
+
+def _split_in_two(
+    sizes: Sequence[int],
+    see: Callable[[Sequence[Array], Sequence[Array]], None],
+    both: Array,
+) -> None:
+    """Take apart arrays of these sizes, twice, that came as one."""
+    parts = np.split(both.astype(np.float64), np.cumsum([*sizes, *sizes])[:-1])
+    see(parts[: len(sizes)], parts[len(sizes) :])
 
 
 def _is_number(value: Any) -> bool:

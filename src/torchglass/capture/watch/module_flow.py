@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from torchglass.capture.autograd import NO_BACKWARD, GradientHook, GradientReceiver
+from torchglass.capture.autograd import (
+    NO_BACKWARD,
+    GradientHook,
+    GradientReceiver,
+    is_in_backward,
+)
 from torchglass.capture.module_calls import (
     ModuleStack,
     add_observer,
@@ -23,6 +28,7 @@ from torchglass.capture.module_calls import (
     remove_observer,
 )
 from torchglass.capture.tensor.description import named_tensors, tensors_of_call
+from torchglass.capture.tensor.device_reads import LateNumber, is_capturing
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import (
     current_backward,
@@ -161,7 +167,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._hooks: dict[int, SeriesGradientHook] = {}
         self._handles: list[Any] = []
         self._backward = NO_BACKWARD
-        self._factor = 1.0
+        self._factor: float | LateNumber = 1.0
         self._is_scaled = False
 
     @property
@@ -246,7 +252,10 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def _attached_series(self, module: nn.Module, name: str) -> TensorSeries | None:
         path = self._paths.get(id(module))
-        if path is None or self._values is None or self.thread != threading.get_ident():
+        if path is None or self._values is None:
+            return None
+        # Autograd recomputes checkpoints in threads of its own.
+        if self.thread != threading.get_ident() and not is_in_backward():
             return None
         prefix = next((call.prefix for call in reversed(self.running) if call.path == path), "")
         return self._series_at(path, f"{prefix}{name!s}")
@@ -433,12 +442,12 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def _begin_backward(self) -> None:
         backward = current_backward()
-        if backward != self._backward:
+        if backward != self._backward and not is_capturing():
             self._backward = backward
             self._factor = self._watcher.gradient_factor()
             self._is_scaled = self._watcher.are_gradients_scaled()
             self._watcher.backward_begun()
-            self._facts.backward_begun(1 / self._factor if self._is_scaled else None)
+            self._facts.backward_begun(self._factor if self._is_scaled else None)
 
     def locate(self, module: nn.Module) -> str | None:
         """The path of a module; a module that is not in the model is below its caller."""

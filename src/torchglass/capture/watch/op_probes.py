@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torchglass.capture.tensor.description import Args, Kwargs
+from torchglass.capture.tensor.device_reads import Array, DeviceReads, is_capturing, is_remote
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.watch.parameter_facts import ThinnedTrack
@@ -28,9 +30,12 @@ _MOST_TOKENS = 128
 _MOST_CHOICES = 256
 _MOST_FEATURES = 512
 _BATCH_SAMPLE = 128
+_MOST_SENT = 1 << 12
 _MOST_BATCHES = 1 << 10
 
-Measure = Callable[[tuple[Any, ...], Mapping[str, Any], torch.Tensor], float | None]
+Measured = float | torch.Tensor | None
+"""A tensor may be on a device, and its mean is read later. NaN means nothing to measure."""
+Measure = Callable[[tuple[Any, ...], Mapping[str, Any], torch.Tensor], Measured]
 
 
 class ProbeKind(NamedTuple):
@@ -48,31 +53,29 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.reshape(-1, tensor.shape[-1])[:_MOST_ROWS].float()
 
 
-def _entropy(weights: torch.Tensor) -> float | None:
+def _entropy(weights: torch.Tensor) -> Measured:
     """The mean entropy of rows that add up to 1, as a share of the largest possible one."""
     rows = _rows(weights)
     if rows is None:
         return None
     # A row with a single unmasked position, as the first row of a causal mask, has no choice.
     places = (rows > 0).sum(-1)
-    rows, places = rows[places > 1], places[places > 1]
-    if not len(rows):
-        return None
-    entropy = -(rows * rows.clamp_min(1e-30).log()).sum(-1) / places.float().log()
-    return float(entropy.mean())
+    has_choice = places > 1
+    entropy = -(rows * rows.clamp_min(1e-30).log()).sum(-1) / places.clamp_min(2).float().log()
+    return torch.where(has_choice, entropy, 0).sum() / has_choice.sum()
 
 
-def _softmax_entropy(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _softmax_entropy(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     return _entropy(output)
 
 
-def _one_winner(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _one_winner(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     """The share of rows whose largest value is at the most frequent position."""
     rows = _rows(output)
     if rows is None or len(rows) < 8 or rows.shape[-1] > _MOST_CHOICES:
         return None
     places = torch.arange(rows.shape[-1], device=rows.device)
-    return float((rows.argmax(-1, keepdim=True) == places).float().mean(0).max())
+    return (rows.argmax(-1, keepdim=True) == places).float().mean(0).max()
 
 
 def _attention_logits(args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -98,46 +101,46 @@ def _attention_logits(args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tenso
     return scores, allowed.expand_as(scores)
 
 
-def _attention_logit(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _attention_logit(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     found = _attention_logits(args, kwargs)
     if found is None:
         return None
     scores, allowed = found
-    return float(scores[allowed].abs().max()) if allowed.any() else None
+    return scores.abs().masked_fill(~allowed, 0).max()
 
 
-def _attention_entropy(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _attention_entropy(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     found = _attention_logits(args, kwargs)
     if found is None:
         return None
     scores, allowed = found
-    weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-    return _entropy(weights[allowed.any(-1)])
+    # A row without an allowed position is NaN, and has no choice.
+    return _entropy(scores.masked_fill(~allowed, -math.inf).softmax(-1))
 
 
-def _softmax_logit(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _softmax_logit(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     scores = args[0] if args else kwargs.get("input")
     if not isinstance(scores, torch.Tensor):
         return None
     rows = _rows(scores)
     # Masks put large negative values at masked positions.
-    return None if rows is None else float((rows.amax(-1) - rows.clamp_min(-1e4).mean(-1)).max())
+    return None if rows is None else (rows.amax(-1) - rows.clamp_min(-1e4).mean(-1)).max()
 
 
-def _choice(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _choice(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     """1 for a softmax with one row per sample."""
     return 1.0 if output.dim() == 2 else None
 
 
-def _saturated_sigmoid(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _saturated_sigmoid(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     return _share((_part(output) * 2 - 1).abs() > _SATURATED)
 
 
-def _saturated_tanh(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _saturated_tanh(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     return _share(_part(output).abs() > _SATURATED)
 
 
-def _dead_units(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _dead_units(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     """The share of units, which are channels or features, that are 0 for the whole batch."""
     if output.dim() < 2 or output.shape[0] < 2:
         return None
@@ -146,21 +149,21 @@ def _dead_units(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
     return _share(output.amax(others) <= 0)
 
 
-def _dropped(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _dropped(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     given = args[0] if args else kwargs.get("input")
-    if not isinstance(given, torch.Tensor) or output.numel() < 32 or not bool(given.any()):
+    if not isinstance(given, torch.Tensor) or output.numel() < 32:
         return None
     kept = given != 0
-    return _share(output[kept] == 0)
+    return (kept & (output == 0)).sum() / kept.sum()
 
 
-def _batch_per_channel(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _batch_per_channel(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     """The size of the batch, if a batch norm uses its statistics."""
     training = kwargs.get("training", args[5] if len(args) > 5 else False)
     return float(output.shape[0]) if training and output.dim() > 1 else None
 
 
-def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> float | None:
+def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     """How far the running variance of a batch norm is from that of its batches, in powers of e."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "training")
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -170,7 +173,16 @@ def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> float | None
     others = [dim for dim in range(values.dim()) if dim != 1]
     batch = values.detach().float().var(others)
     ratio = (variance.float() + 1e-5) / (batch + 1e-5)
-    return float(ratio.log().abs().median())
+    drift: torch.Tensor = ratio.log().abs().median()
+    return drift
+
+
+def _variation(samples: torch.Tensor) -> float | None:
+    """How much samples differ, relative to their size."""
+    size = float(samples.square().mean().sqrt())
+    if not (size > 0 and math.isfinite(size)):
+        return None
+    return float(samples.std(0).square().mean().sqrt()) / size
 
 
 def _part(tensor: torch.Tensor) -> torch.Tensor:
@@ -178,8 +190,10 @@ def _part(tensor: torch.Tensor) -> torch.Tensor:
     return flat if len(flat) <= _MOST_VALUES else flat[:: len(flat) // _MOST_VALUES + 1]
 
 
-def _share(condition: torch.Tensor) -> float | None:
-    return float(condition.float().mean()) if condition.numel() else None
+def _share(condition: torch.Tensor) -> Measured:
+    if condition.numel() <= _MOST_SENT:
+        return condition if condition.numel() else None
+    return condition.float().mean()
 
 
 _SOFTMAX = (
@@ -210,7 +224,8 @@ PROBES: Mapping[str, tuple[ProbeKind, ...]] = {
 class OpProbes:
     """Collects the measurements of the operations of a training."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: DeviceReads) -> None:
+        self._reads = reads
         self._tracks: dict[tuple[str, str, str], dict[int, float]] = {}
 
     def see(self, event: OpEvent, path: str, step: int) -> None:
@@ -226,8 +241,7 @@ class OpProbes:
         with torch.no_grad():
             for kind in kinds:
                 value = kind.of(event.args, event.kwargs, output.detach())
-                if value is not None:
-                    self.put(path, function.rstrip("_"), kind, value, step)
+                self.put(path, function.rstrip("_"), kind, value, step)
 
     def see_output(self, output: torch.Tensor, path: str, step: int) -> None:
         """Measure how much the output of a module differs between the samples of a batch."""
@@ -239,11 +253,13 @@ class OpProbes:
             return
         with torch.no_grad():
             samples = output.detach()[:64].flatten(1)
-            samples = samples[:, :: samples.shape[1] // _MOST_FEATURES + 1].float()
-            size = float(samples.square().mean().sqrt())
-            if size > 0 and math.isfinite(size):
-                variation = float(samples.std(0).square().mean().sqrt()) / size
-                self.put(path, "output", _VARIATION, variation, step)
+            samples = samples[:, :: samples.shape[1] // _MOST_FEATURES + 1]
+            samples = samples.to(torch.float32, copy=is_remote(samples))
+
+            def see(array: Array) -> None:
+                self.put(path, "output", _VARIATION, _variation(torch.from_numpy(array)), step)
+
+            self._reads.later(samples, see)
 
     def see_input(self, given: torch.Tensor, step: int) -> None:
         """Measure how much the samples of a batch differ."""
@@ -254,7 +270,7 @@ class OpProbes:
         with torch.no_grad():
             samples = given.detach()[:64].flatten(1)[:, :_MOST_VALUES]
             differ = (samples != samples[:1]).any(1).float().mean()
-            self.put("", "input", _DIFFERENT, float(differ), step)
+            self.put("", "input", _DIFFERENT, differ, step)
 
     def ask_for_negative(self, output: torch.Tensor, step: int) -> None:
         """Measure how often the loss wants negative values from a ReLU at the end of the model."""
@@ -263,14 +279,25 @@ class OpProbes:
         at_zero = output.detach() == 0
 
         def measure(gradient: torch.Tensor) -> None:
-            self.put("", "relu", _NEGATIVE, float((at_zero & (gradient > 0)).float().mean()), step)
+            if not is_capturing():
+                negative = (at_zero & (gradient > 0)).float().mean()
+                self.put("", "relu", _NEGATIVE, negative, step)
 
         output.register_hook(measure)  # type: ignore[no-untyped-call]
 
-    def put(self, path: str, function: str, kind: ProbeKind, value: float, step: int) -> None:
+    def put(self, path: str, function: str, kind: ProbeKind, value: Measured, step: int) -> None:
         """Keep a measurement; the worst one if there are several in one step."""
-        track = self._tracks.setdefault((path, function, kind.measure), {})
-        track[step] = kind.worst(track[step], value) if step in track else value
+
+        def keep(array: Array | float) -> None:
+            found = float(np.mean(array))
+            if found == found:
+                track = self._tracks.setdefault((path, function, kind.measure), {})
+                track[step] = kind.worst(track[step], found) if step in track else found
+
+        if isinstance(value, torch.Tensor):
+            self._reads.later(value, keep)
+        elif value is not None:
+            keep(value)
 
     def records(self) -> tuple[Probe, ...]:
         """All measurements."""
@@ -293,7 +320,9 @@ _NEGATIVE = ProbeKind("wants negative", lambda args, kwargs, output: None, max)
 class BatchRepeats:
     """Notices batches that come twice in a row, by a few of their values."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: DeviceReads) -> None:
+        self._reads = reads
+        self._step: int | None = None
         self.track = ThinnedTrack()
         """1 for a step with the batch of the step before, else 0."""
         self._last: tuple[int, int] | None = None
@@ -306,13 +335,24 @@ class BatchRepeats:
 
     def see(self, args: Args, kwargs: Kwargs, step: int, *, is_recorded: bool) -> None:
         """The model is given a batch."""
-        if self._last is not None and self._last[0] == step:
+        if self._step == step:
             return
-        values = _values_of_batch(args, kwargs, is_recorded=is_recorded)
-        if values is None:
-            self._last = None
+        self._step = step
+        sample = _sample_of_batch(args, kwargs, is_recorded=is_recorded)
+        if sample is not None:
+            self._reads.later(sample, lambda array: self._see(array, step))
+        else:
+            self._reads.then(self._forget)
+
+    def _forget(self) -> None:
+        self._last = None
+
+    def _see(self, sample: Array, step: int) -> None:
+        if not (sample == sample).all() or (sample == sample[0]).all():
+            # It tells nothing.
+            self._forget()
             return
-        key = hash(values)
+        key = hash(sample.tobytes())
         if self._last is not None and self._last[0] == step - 1:
             self.track.add(step, float(self._last[1] == key))
         self._last = step, key
@@ -320,8 +360,8 @@ class BatchRepeats:
             self._seen.add(key)
 
 
-def _values_of_batch(args: Args, kwargs: Kwargs, *, is_recorded: bool) -> tuple[Any, ...] | None:
-    """Some values of the first tensor; None if they tell nothing, or would be waited for."""
+def _sample_of_batch(args: Args, kwargs: Kwargs, *, is_recorded: bool) -> torch.Tensor | None:
+    """Some values of the first tensor; None if there are none."""
     tensors = (one for one in (*args, *kwargs.values()) if type(one) is torch.Tensor)
     first = next(tensors, None)
     if first is None or first.layout != torch.strided or first.is_meta or first.is_nested:
@@ -331,10 +371,7 @@ def _values_of_batch(args: Args, kwargs: Kwargs, *, is_recorded: bool) -> tuple[
         return None
     with quietly():
         # An odd distance: one that divides the rows would only see the border of images.
-        flat = first.detach().view(-1)
-        values = tuple(flat[:: first.numel() // _BATCH_SAMPLE | 1].tolist())
-    is_telling = len(set(values)) > 1 and all(value == value for value in values)
-    return values if is_telling else None
+        return first.detach().view(-1)[:: first.numel() // _BATCH_SAMPLE | 1].clone()
 
 
 def gradient_stops(trace: TraceRecord) -> Iterator[GradientStop]:

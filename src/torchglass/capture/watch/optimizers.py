@@ -10,6 +10,7 @@ import gc
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,9 +18,22 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchglass.capture.tensor.device_batches import copies_of
+from torchglass.capture.tensor.device_reads import (
+    DeviceReads,
+    LateNumber,
+    is_capturing,
+    is_remote,
+    wide_dtype,
+)
 from torchglass.capture.tensor.moments import SAFE_LENGTHS, length, numbers_of
 from torchglass.capture.tensor_reader import HistogramReader
-from torchglass.capture.torch_internals import current_scale, foreach_norm, foreach_sub, has_served
+from torchglass.capture.torch_internals import (
+    current_scale,
+    foreach_norm,
+    foreach_sub,
+    has_served,
+)
 from torchglass.capture.trace.op_mode import OPTIMIZER_STEP
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.ranks import speaks_for
@@ -54,7 +68,8 @@ class GradientScale:
     optimizer steps: a scaler knows which optimizers it serves.
     """
 
-    def __init__(self, given: Any = None) -> None:
+    def __init__(self, given: Any, reads: DeviceReads) -> None:
+        self._reads = reads
         self._is_given = given is not None
         self._scaler = given
         self._living: list[Any] = []
@@ -65,9 +80,9 @@ class GradientScale:
         if not self._is_given and self._living:
             self._scaler = self._living[0]
 
-    def factor(self) -> float:
+    def factor(self) -> float | LateNumber:
         """The factor that unscales the gradients of the running backward."""
-        return _factor(self._scaler)
+        return self._factor(self._scaler)
 
     @property
     def is_on(self) -> bool:
@@ -80,15 +95,15 @@ class GradientScale:
         # A scaler that has not scaled anything yet may still belong to the training.
         supposed = own or next((each for each in self._living if current_scale(each) is None), None)
         if not self._is_given and supposed is not self._scaler:
-            values.correct_scale(_factor(own), is_scaled=own is not None)
+            values.correct_scale(self._factor(own), is_scaled=own is not None)
             self._scaler = supposed
 
-
-def _factor(scaler: Any) -> float:
-    if scaler is None or current_scale(scaler) is None:
-        return 1.0
-    scale = float(scaler.get_scale())
-    return 1 / scale if scale else 1.0
+    def _factor(self, scaler: Any) -> float | LateNumber:
+        scale = None if scaler is None else current_scale(scaler)
+        if scale is None or is_capturing():
+            return 1.0
+        with torch.no_grad():
+            return self._reads.number(torch.where(scale != 0, scale, 1).reciprocal())
 
 
 def is_within_own(optimizer: Optimizer) -> bool:
@@ -188,7 +203,7 @@ class Weights:
         self,
         weights: Iterable[Weight],
         values: StepValues,
-        factor: float = 1,
+        factor: float | LateNumber = 1,
         *,
         is_scaled: bool = False,
     ) -> None:
@@ -201,7 +216,7 @@ class Weights:
             if weight.parameter.grad is not None and self._is_ours(weight.parameter)
         ]
         gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
-        for weight, reading in zip(trained, map(self._reader.read_once, gradients), strict=True):
+        for weight, reading in zip(trained, self._reader.read_all(gradients), strict=True):
             if reading is not None:
                 reading.factor, reading.is_scaled = factor, is_scaled
                 reading.dims = weight.parameter.dim()
@@ -220,43 +235,53 @@ class Weights:
         if "params" not in self._log:
             return
         weights = [weight for weight in weights if self._is_ours(weight.parameter)]
-        for weight in weights:
-            values.put(weight.place, self._reader.read_once(weight.parameter))
+        readings = self._reader.read_all([weight.parameter for weight in weights])
+        for weight, reading in zip(weights, readings, strict=True):
+            values.put(weight.place, reading)
 
     def before_update(self, weights: Iterable[Weight]) -> None:
         """Remember the parameters that are about to change."""
         if "updates" in self._log:
-            for weight in weights:
-                numbers = numbers_of(weight.parameter)
-                if numbers is not None:
-                    self._before[id(weight.parameter)] = numbers.detach().clone()
+            found = [(id(one.parameter), numbers_of(one.parameter)) for one in weights]
+            there = [(key, numbers) for key, numbers in found if numbers is not None]
+            copies = copies_of([numbers for _, numbers in there])
+            self._before.update(zip((key for key, _ in there), copies, strict=True))
 
     def after_update(self, weights: Iterable[Weight], values: StepValues) -> None:
         """The size of each update, relative to the norm of the parameter before."""
         pairs = [(weight, *both) for weight in weights if (both := self._moved(weight))]
         self._before.clear()
-        if not pairs:
-            return
-        before = [old for _, old, _ in pairs]
-        moves = foreach_sub([new for _, _, new in pairs], before)
-        lengths = zip(_lengths(moves), _lengths(before), strict=True)
-        for (weight, _, _), (far, long) in zip(pairs, lengths, strict=True):
-            share = _share(far, long)
-            if share is not None:
-                values.numbers[weight.update] = share
+        for device in {old.device for _, old, _ in pairs}:
+            here = [pair for pair in pairs if pair[1].device == device]
+            before = [old for _, old, _ in here]
+            moves = foreach_sub([new for _, _, new in here], before)
+            places = [weight.update for weight, _, _ in here]
+            if is_remote(before[0]):
+                wide = wide_dtype(device)
+                norms = [*foreach_norm(moves, 2, wide), *foreach_norm(before, 2, wide)]
+                self._reader.reads.later(torch.stack(norms), partial(_put_shares, places, values))
+            else:
+                _put_shares(places, values, [*_lengths(moves), *_lengths(before)])
 
     def read_state(self, optimizer: Optimizer, values: StepValues) -> None:
         """The optimizer's state of each parameter, and its learning rates."""
         if "optimizer" not in self._log:
             return
-        for parameter, (path, name), *_ in self.of(optimizer):
-            if not self._is_ours(parameter):
-                continue
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
-                    values.put(SeriesName(path, f"{name}.{key}"), self._reader.read_once(value))
-        groups = optimizer.param_groups
-        values.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
+        state = [
+            (SeriesName(path, f"{name}.{key}"), value)
+            for parameter, (path, name), *_ in self.of(optimizer)
+            if self._is_ours(parameter)
+            for key, value in optimizer.state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1
+        ]
+        readings = self._reader.read_all([value for _, value in state])
+        for (place, _), reading in zip(state, readings, strict=True):
+            values.put(place, reading)
+        rates = (group["lr"] for group in optimizer.param_groups if "lr" in group)
+        number = self._reader.reads.number
+        values.rates[id(optimizer)] = [
+            number(rate) if isinstance(rate, torch.Tensor) else float(rate) for rate in rates
+        ]
 
     def _moved(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor] | None:
         before = self._before.get(id(weight.parameter))
@@ -264,6 +289,14 @@ class Weights:
         if before is None or now is None or before.shape != now.shape:
             return None
         return before, now.detach()
+
+
+def _put_shares(places: Sequence[SeriesName], values: StepValues, norms: Sequence[float]) -> None:
+    """Add the size of each update; `norms` has those of the updates, then those of the weights."""
+    for place, far, long in zip(places, norms, norms[len(places) :], strict=False):
+        share = _share(float(far), float(long))
+        if share is not None:
+            values.numbers[place] = share
 
 
 def _share(far: float, long: float) -> float | None:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from torchglass.capture.tensor.device_batches import copies_of
+from torchglass.capture.tensor.device_reads import Array, wide_dtype
 from torchglass.capture.watch.optimizers import Weight
 from torchglass.records.training import Track
 
@@ -83,6 +85,13 @@ class SampledParameters(NamedTuple):
     views: list[torch.Tensor]
     copies: list[torch.Tensor]
 
+    def alike(self) -> list[list[int]]:
+        """The indices of those with the same device and dtype."""
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for index, view in enumerate(self.views):
+            found.setdefault((view.device, view.dtype), []).append(index)
+        return list(found.values())
+
 
 def is_shapeless(parameter: Any) -> bool:
     """Whether a parameter of a lazy module has no shape yet."""
@@ -106,19 +115,23 @@ def sample_of(weights: Iterable[Weight]) -> SampledParameters:
             flat = parameter.view(-1)
             names.append(parameter_name(weight))
             views.append(flat[:: max(1, len(flat) // _SAMPLE)])
-    return SampledParameters(names, views, [view.clone() for view in views])
+    return SampledParameters(names, views, list(copies_of(views)))
 
 
-def has_equal_rows(parameter: torch.Tensor) -> bool:
-    """Whether units that should differ are identical, judged by some of the rows."""
+def some_rows(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Values of units that should differ; None if there are none."""
     if (
         is_lazy(parameter)
         or parameter.dim() < 2
         or parameter.shape[0] < 2
         or type(parameter.data) is not torch.Tensor
     ):
-        return False
-    rows = parameter.detach()[:8].flatten(1)[:, :_SAMPLE]
+        return None
+    return parameter.detach()[:8].flatten(1)[:, :_SAMPLE]
+
+
+def are_equal(rows: Array) -> bool:
+    """Whether units that should differ are identical."""
     return bool((rows == rows[:1]).all()) and bool(rows.any())
 
 
@@ -134,7 +147,8 @@ def equal_pairs(parameters: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, s
     for names in by_size.values():
         known: dict[tuple[float, float], str] = {}
         for name in names if 1 < len(names) <= _MOST_EQUAL else ():
-            values = parameters[name].detach().double()
+            values = parameters[name].detach()
+            values = values.to(wide_dtype(values.device))
             # Random matrices never agree in both to the last digits.
             key = round(float(values.sum()), 6), round(float(values.norm()), 6)
             first = known.setdefault(key, name)

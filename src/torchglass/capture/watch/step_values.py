@@ -9,19 +9,19 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, SupportsIndex
 
-import torch
 from torch import Tensor
 
 from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.histograms import merged
 from torchglass.analyse.training_rules import Observation, can_show_problem
+from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber
 from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.errors import TargetError
 from torchglass.records.model import Histogram, Stats
 from torchglass.records.run import Point
 
-Number = float | torch.Tensor
+Number = float | LateNumber
 
 
 class SeriesName(NamedTuple):
@@ -39,7 +39,7 @@ class StepValues:
         self.numbers: dict[SeriesName, Number] = {}
         self.is_still: bool | None = None
         """Whether all optimizers stepped with a learning rate of 0; None before the first step."""
-        self.rates: dict[int, list[float]] = {}
+        self.rates: dict[int, list[float | LateNumber]] = {}
         """The learning rates of each optimizer that stepped, by its id."""
         self._readings: dict[SeriesName, HistogramReading] = {}
         self._more: list[tuple[SeriesName, HistogramReading]] = []
@@ -71,7 +71,7 @@ class StepValues:
         for place, reading in kept:
             self.put(place, reading)
 
-    def correct_scale(self, factor: float, *, is_scaled: bool) -> None:
+    def correct_scale(self, factor: float | LateNumber, *, is_scaled: bool) -> None:
         """Correct the factor of gradients that were assumed to be scaled."""
         for _, reading in self.readings():
             if reading.is_scaled:
@@ -80,7 +80,7 @@ class StepValues:
     def observations(self) -> Iterator[Observation]:
         """The observations of a step for the rules; a logged loss only if it is not finite."""
         for place, value in self.numbers.items():
-            number = value if isinstance(value, float) else 0.0
+            number = float(value)
             if not place.path and not math.isfinite(number) and is_loss(place.name):
                 nan, inf = int(math.isnan(number)), int(math.isinf(number))
                 yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
@@ -113,8 +113,8 @@ class StepValues:
     def add_derived(self, *, zeros: bool) -> None:
         """Add what follows from the readings: the scale of gradients, and the shares of zeros."""
         for _, reading in self.readings():
-            if reading.factor != 1:
-                self.numbers[SeriesName("", "grad_scale")] = 1 / reading.factor
+            if float(reading.factor) != 1:
+                self.numbers[SeriesName("", "grad_scale")] = 1 / float(reading.factor)
         if zeros:
             for (path, name), share in self.zeros():
                 self.numbers[SeriesName(path, f"{name}.zeros")] = share
@@ -138,7 +138,6 @@ class StepValues:
                 points[place] = reading.histogram
         for place, parts in self._repeated().items():
             points[place] = merged(parts, bins * ROOM)
-        # Only once, because a number on another device must be waited for.
         self.numbers = {place: float(value) for place, value in self.numbers.items()}
         numbers = chain(self.numbers.items(), self._named_rates())
         points.update((place, float(value)) for place, value in numbers)
@@ -149,7 +148,7 @@ class StepValues:
         sizes = [len(rates) for rates in self.rates.values() if rates]
         for number, rate in enumerate(chain.from_iterable(self.rates.values())):
             is_alone = number == 0 and sizes[0] == 1
-            yield SeriesName("", "lr" if is_alone else f"lr.{number}"), rate
+            yield SeriesName("", "lr" if is_alone else f"lr.{number}"), float(rate)
 
     def _repeated(self) -> dict[SeriesName, list[Histogram]]:
         """The readings of series that were read more than once."""
@@ -182,7 +181,7 @@ def step_number(number: SupportsIndex) -> int:
     return whole
 
 
-def logged_number(name: str, value: float | Tensor) -> float | Tensor:
+def logged_number(name: str, value: float | Tensor, reads: DeviceReads) -> Number:
     """One number of a step; a number on another device is read later."""
     if not isinstance(value, Tensor):
         try:
@@ -193,9 +192,7 @@ def logged_number(name: str, value: float | Tensor) -> float | Tensor:
         raise _no_number(name, f"a tensor of shape {tuple(value.shape)}")
     if value.is_meta or value.is_complex():
         raise _no_number(name, "a tensor on the meta device" if value.is_meta else "a complex one")
-    # A copy, because the training may change the tensor before it is read. Reading a number that is
-    # still being computed on a GPU would make the training wait for it.
-    return value.detach().clone() if value.device.type != "cpu" else float(value.detach())
+    return reads.number(value.detach())
 
 
 def _no_number(name: str, what: str) -> TargetError:

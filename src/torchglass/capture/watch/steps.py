@@ -264,7 +264,7 @@ class StepClock:
         values, self._values = self._values, None
         if values is not None:
             seconds = (time.perf_counter_ns() - self._began_ns) / 1e9
-            values.numbers[_FORWARD] = values.numbers.get(_FORWARD, 0.0) + seconds
+            values.numbers[_FORWARD] = float(values.numbers.get(_FORWARD, 0.0)) + seconds
 
     def end_step(self, values: StepValues | None) -> None:
         """An optimizer has stepped, which ends the step."""

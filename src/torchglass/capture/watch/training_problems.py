@@ -31,6 +31,7 @@ from torchglass.capture.guard.guard import (
     keep_batch,
 )
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors
+from torchglass.capture.tensor.device_reads import is_remote
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch.facts_recorder import FactsRecorder
 from torchglass.capture.watch.parameter_facts import LookSchedule
@@ -187,15 +188,18 @@ class NonFiniteOrigin:
         buffers = list(model.buffers())
         size = sum(buffer.nbytes for buffer in buffers if not buffer.is_meta)
         self._is_on = size <= _MOST_BUFFER_BYTES
+        # On a device an answer is waited for, and only recorded steps may wait.
+        self._is_remote = any(is_remote(parameter) for parameter in model.parameters())
         # Listed once: finding them takes time at each step.
         self._buffers = [weakref.ref(buffer) for buffer in buffers]
         self._batch: ForwardBatch | None = None
         self._sentinels: list[weakref.ref[torch.Tensor]] = []
 
-    def begin_pass(self, args: Args, kwargs: Kwargs) -> None:
+    def begin_pass(self, args: Args, kwargs: Kwargs, *, is_recorded: bool) -> None:
         """A forward of the training begins."""
         self._batch = None
-        if self._is_on and torch.is_grad_enabled():
+        is_looked_at = is_recorded or not self._is_remote
+        if self._is_on and is_looked_at and torch.is_grad_enabled():
             with quietly():
                 buffers = [buffer for one in self._buffers if (buffer := one()) is not None]
                 self._batch = keep_batch(args, kwargs, buffers)
@@ -233,12 +237,12 @@ class NonFiniteOrigin:
         if not gradients:
             self._sentinels = [weakref.ref(one) for one in _sentinels(optimizer)]
             gradients = self._gradients()
-        return any(
-            not torch.isfinite(gradient).all()
-            for gradient in gradients
-            # On another device this waits for the answer, as recorded steps wait for all values.
-            if gradient.device.type == "cpu" or is_recorded
-        )
+        remote = [gradient for gradient in gradients if is_remote(gradient)]
+        near = [gradient for gradient in gradients if not is_remote(gradient)]
+        if is_recorded and remote:
+            # The one wait of a step: after the update it would be too late to run it again.
+            near.append(torch.cat([one.sum().reshape(1).to(remote[0].device) for one in remote]))
+        return any(not torch.isfinite(gradient).all() for gradient in near)
 
     def _gradients(self) -> list[torch.Tensor]:
         parameters = (one() for one in self._sentinels)

@@ -19,11 +19,12 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, SupportsIndex, final
+from typing import Any, NamedTuple, Protocol, SupportsIndex, final
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from torch.optim.optimizer import (
 
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor.description import Args, Kwargs
+from torchglass.capture.tensor.device_reads import LateNumber, is_capturing
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.torch_modes import quietly
@@ -80,6 +82,16 @@ class Listener(Protocol):
         """The run was closed after this many steps."""
 
 
+class _UnwrittenFrame(NamedTuple):
+    """A step that is over."""
+
+    number: int
+    time_ns: int
+    values: StepValues
+    copies: int
+    """It is complete once so many copies have arrived from devices."""
+
+
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
@@ -114,17 +126,18 @@ class Watcher:
         self._reader = HistogramReader(
             bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
         )
+        self._unwritten: deque[_UnwrittenFrame] = deque()
         self._weights = Weights(model, self._reader, options)
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
         record = self._record = read_model(model)
-        facts = self._facts = FactsRecorder(model)
+        facts = self._facts = FactsRecorder(model, self._reader.reads)
         graphs = self._graphs = PassGraphs(model, record, sink.put_document, facts.see_trace)
         self._flow = FlowRecorder(model, self, self._reader, options.log, graphs, facts)
-        self._scaling = GradientScale(options.scaler)
+        self._scaling = GradientScale(options.scaler, self._reader.reads)
         self._has_looked = False
         self._running: set[int] = set()
         """The backwards in progress."""
-        self._pictures = Pictures()
+        self._pictures = Pictures(self._reader.reads)
         self._problems = TrainingProblems(facts, self._model_record)
         self._origin = NonFiniteOrigin(model, self._found_origin) if options.guard else None
         self._fence = Fence("some values were not recorded")
@@ -153,7 +166,9 @@ class Watcher:
         otherwise to the previous step.
         """
         with self._safely:
-            number = logged_number(name, value)
+            if is_capturing():
+                return
+            number = logged_number(name, value, self._reader.reads)
             if not self._steps.is_paused:
                 self._steps.log(SeriesName("", str(name)), number)
         # Not in a function: our own errors must not leave the fence above.
@@ -168,6 +183,8 @@ class Watcher:
         measured here.
         """
         with self._safely:
+            if is_capturing():
+                return
             values = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
                 self._read_all_gradients(values)
@@ -191,11 +208,13 @@ class Watcher:
                 return
             if self._steps.is_over or (incomplete and self._steps.has_begun()):
                 self._steps.write()
+            self._write_frames(wait=True)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The problems of the training so far, causes first."""
         with self._safely:
+            self._write_frames(wait=True)
             self._problems.conclude()
         return self._problems.findings
 
@@ -244,6 +263,8 @@ class Watcher:
     def begin(self, *, training: bool) -> StepValues | None:
         """A pass through the model begins; returns where to record it, or None."""
         self._idle.stop()
+        if is_capturing():
+            return None
         with self._safely.lock:
             is_asked = self._users_clock is not None and self._users_clock.is_asked
             if is_asked or (self._origin is not None and self._origin.is_rerunning):
@@ -262,10 +283,12 @@ class Watcher:
 
     def begin_forward(self, args: Args, kwargs: Kwargs) -> None:
         """The forward of a pass in training begins, recorded or not."""
+        if is_capturing():
+            return
         step, is_recorded = self._steps.number_of_pass, self._steps.is_recorded
         self._facts.see_batch(args, kwargs, step, is_recorded=is_recorded)
         if self._origin is not None:
-            self._origin.begin_pass(args, kwargs)
+            self._origin.begin_pass(args, kwargs, is_recorded=is_recorded)
 
     def end_forward(self, output: Any) -> None:
         """The forward of a pass in training has returned."""
@@ -287,7 +310,7 @@ class Watcher:
         is_asked = self._users_clock is not None and self._users_clock.is_asked
         return self._steps.unit != "optimizer" and not self._steps.by_hand and not is_asked
 
-    def gradient_factor(self) -> float:
+    def gradient_factor(self) -> float | LateNumber:
         """The factor that undoes the scale of a `GradScaler`."""
         self._look_around()
         return self._scaling.factor()
@@ -392,6 +415,8 @@ class Watcher:
             if self._steps.has_begun():
                 self._steps.advance()
         with self._safely:
+            self._write_frames(wait=True)
+        with self._safely:
             self._graphs.close()
             self._put_pictures()
         undo_reliably(self._flow.let_go)
@@ -400,12 +425,14 @@ class Watcher:
     def _before_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_capturing():
             return
         with self._safely, collector_paused():
             if optimizers.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
             self._idle.stop()
+            if self._unwritten:
+                self._write_frames()
             self._follow_thread()
             self._look_around()
             # Before the step ends, because that computes all histograms.
@@ -432,7 +459,7 @@ class Watcher:
     def _after_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_capturing():
             return
         with self._safely, collector_paused():
             if optimizers.is_within_own(optimizer) or not self._weights.are_in(optimizer):
@@ -463,7 +490,7 @@ class Watcher:
     def _backward_ended(self, backward: int) -> None:
         self._running.discard(backward)
         # A nested backward, as in a checkpoint, ends nothing.
-        if self._running:
+        if self._running or is_capturing():
             return
         with self._safely:
             self._look_around()
@@ -487,6 +514,10 @@ class Watcher:
         with self._safely:
             if not self._flow.is_in_pass:
                 self._steps.write()
+                self._write_frames()
+                if self._unwritten:
+                    # The device is behind.
+                    self._idle.start()
 
     def _look_around(self) -> None:
         """Find the optimizers and the gradient scaler of the training, once."""
@@ -522,18 +553,33 @@ class Watcher:
 
     @collector_paused()
     def _put_frame(self, number: int, values: StepValues) -> None:
+        """A step is over: write it, once its values have arrived from the devices."""
         self._flow.let_go()
         model = self._model()
         if self._users_clock is not None and model is not None:
             with self._safely:
                 self._users_clock.tell(model, number, values)
         with quietly():
-            self._reader.finish()
-            values.add_derived(zeros="stats" in self._options.log)
-            points = values.points(self._options.bins)
+            self._reader.send()
+        self._unwritten.append(
+            _UnwrittenFrame(number, time.time_ns(), values, self._reader.reads.sent)
+        )
+        self._write_frames()
+
+    def _write_frames(self, *, wait: bool = False) -> None:
+        """Write the steps whose values have arrived; with `wait`, all that are over."""
+        with quietly():
+            self._reader.reads.receive(wait=wait)
+            self._reader.make_histograms()
+        while self._unwritten and self._unwritten[0].copies <= self._reader.reads.received:
+            self._write_frame(*self._unwritten.popleft()[:3])
+
+    def _write_frame(self, number: int, time_ns: int, values: StepValues) -> None:
+        values.add_derived(zeros="stats" in self._options.log)
+        points = values.points(self._options.bins)
         if points:
             ids = {self._series(place, point): point for place, point in points.items()}
-            self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=ids))
+            self._sink.put_frame(Frame(step=number, time_ns=time_ns, points=ids))
         has_changed = self._problems.look(number, values, points, self._flow.compiled)
         values.clear()
         facts = self._problems.take_facts()
