@@ -86,8 +86,12 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
 ) -> Watcher:
     """Record a training into a run file until `.close()`, and show it while it runs.
 
-    Nothing is added to the model. Steps are the steps of its optimizers. Statistics (minimum,
-    maximum, mean, standard deviation, NaN and Inf) always cover all values.
+    Call it once, before the training loop; the loop stays as it is. Nothing is added to the model.
+    Open the run at any time with `tg.open(path)`, `torchglass explore PATH` or `torchglass view
+    PATH`. `tg.diagnose(path)` says what is wrong with it.
+
+    A step is one step of the model's optimizers. Statistics (minimum, maximum, mean, standard
+    deviation, NaN and Inf) always cover all values.
 
     Args:
         model: The model that is trained.
@@ -95,12 +99,12 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
             gradients), "params" and "params_grad"; also "stats" (share of zeros), "updates" (size
             of updates relative to weights), "activations" (small pictures) and "optimizer" (its
             state).
-        log_freq: Record every n-th step.
+        log_freq: Record every n-th step. 1: every step.
         backend: Where to show the run: "none", "standalone" (the web page), "wandb", "tensorboard",
             or several of them.
         bins: Number of histogram bins over the bulk of a tensor.
         sample_n: Number of values that histograms are filled from. None: all.
-        reject_outlier_proportion: Share of extreme values hidden at first in views. None is lost.
+        reject_outlier_proportion: Share of extreme values that plots hide at first.
         reject_outlier_propertion: The same, in TorchExplorer's spelling.
         time_log: Name and value of another time axis, such as
             `("epoch", lambda model, step: step / 100)`.
@@ -135,7 +139,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         A `Watcher`, also a context manager. `.log(name, value)` records your own values.
 
     Raises:
-        TargetError: An argument is not usable.
+        TargetError: An argument is not valid.
         StoreError: The run file cannot be created or continued.
 
     Example:
@@ -145,6 +149,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         >>> with watch(model, save="training.glass") as watcher:
         ...     for _ in range(3):
         ...         loss = model(torch.ones(4, 2)).square().mean()
+        ...         optimizer.zero_grad()
         ...         loss.backward()
         ...         optimizer.step()
         ...         watcher.log("loss", loss)

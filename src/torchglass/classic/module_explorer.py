@@ -119,6 +119,10 @@ def explore_torch_module(module: object, *, config: ExplorerConfig | None = None
 
     Raises:
         ViewError: There is no terminal.
+
+    Example:
+        >>> import torch
+        >>> explore_torch_module(torch.nn.Linear(4, 2))  # doctest: +SKIP
     """
     explore.explore(module, config=config)
 
@@ -132,6 +136,10 @@ def explore_model(model: object, *, config: ExplorerConfig | None = None) -> Non
 
     Raises:
         ViewError: There is no terminal.
+
+    Example:
+        >>> import torch
+        >>> explore_model(torch.nn.Linear(4, 2))  # doctest: +SKIP
     """
     explore.explore(model, config=config)
 
@@ -278,6 +286,9 @@ def input_select_file(
     Raises:
         TargetError: There is no such file, or none was picked.
         ViewError: There is no terminal.
+
+    Example:
+        >>> path = input_select_file("checkpoints", extension_filter="pth")  # doctest: +SKIP
     """
     endings = [extension_filter] if isinstance(extension_filter, str) else extension_filter
     wanted = None if endings is None else tuple("." + ending.lstrip(".") for ending in endings)
@@ -410,6 +421,14 @@ def display_timing_in_explorer(timing_data: TimingData) -> None:
 
     Raises:
         TargetError: `timing_data` is something else.
+        ViewError: There is no terminal.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with record_torch_module_forward_stats(model):
+        ...     output = model(torch.ones(3, 4))
+        >>> display_timing_in_explorer(get_forward_stats(model))  # doctest: +SKIP
     """
     if not isinstance(timing_data, TimingData):
         raise TargetError("timing_data must be the result of get_forward_stats(model)")
@@ -429,6 +448,11 @@ def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any)
 
     Raises:
         ViewError: There is no terminal.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> explore_torch_module_with_stats(model, torch.ones(3, 4))  # doctest: +SKIP
     """
     from torchglass.api.explore import TENSORS_BYTES
     from torchglass.capture.isolated_run import leave_unchanged

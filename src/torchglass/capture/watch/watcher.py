@@ -3,6 +3,7 @@
     with Watcher(model, sink) as watcher:
         for inputs, targets in batches:
             loss = criterion(model(inputs), targets)
+            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             watcher.log("loss", loss)
