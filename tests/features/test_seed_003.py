@@ -54,10 +54,11 @@ def test_a_layer_begins_as_the_seed_prints_it(model_history: Trace) -> None:
 def test_after_the_seeds_lines_a_layer_shows_its_values_and_its_source(
     model_history: Trace,
 ) -> None:
-    values, arguments, source = str(model_history["conv2d_3_7"]).splitlines()[-3:]
+    values, arguments, field, source = str(model_history["conv2d_3_7"]).splitlines()[-4:]
 
     assert re.fullmatch(r"\tValues: min \S+, mean \S+, max \S+, std \S+  [▁▂▃▄▅▆▇█]{16}", values)
     assert arguments.startswith("\tArguments: ")
+    assert field.startswith("\tReceptive field: 1×3×99×99 of ")
     assert source.endswith("in forward: x = self.avgpool(self.features(x))")
 
 

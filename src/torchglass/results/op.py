@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.analyse.trace import TraceStructure, parameters_of
+from torchglass.errors import LookupFailedError
 from torchglass.records.model import Module, Slot, Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
 from torchglass.tables.text import format_shape, harmless, plural
@@ -21,9 +22,14 @@ from torchglass.tables.text import format_shape, harmless, plural
 if TYPE_CHECKING:
     import torch
 
+    from torchglass.analyse.receptive_field import ReceptiveField
     from torchglass.results.feature_maps import FeatureMaps
     from torchglass.results.trace import Trace
     from torchglass.views.trace_text import TensorPreview
+
+
+_MOST_COMPOSED = 2000
+"""After more ops, printing one does not wait for its receptive field."""
 
 
 class Op:
@@ -176,6 +182,31 @@ class Op:
 
         return attention_maps(self, sample)
 
+    def receptive_field(self, input: str | None = None) -> ReceptiveField:
+        """The part of a model's input that each position of its output depends on.
+
+        It is composed from the ops before it, so no values are needed.
+
+        Args:
+            input: The name of an input. None: the first that it depends on.
+
+        Returns:
+            A `ReceptiveField` with `size`, `stride` and `start` for each axis of the input, and
+            `at(position)` for one position of the output. Print it.
+
+        Raises:
+            LookupFailedError: It depends on no input, or an op before it reads positions that
+                values decide.
+        """
+        from torchglass.analyse.receptive_field import inputs_of, receptive_field
+
+        found = list(inputs_of(self.trace.record, self._id))
+        if input is not None:
+            found = [self.trace[input if "." in input else f"input.{input}"].record.id]
+        if not found:
+            raise LookupFailedError(f"{self.label} does not depend on an input")
+        return receptive_field(self.trace.record, self._id, found[0], label=self.label)
+
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The shape of its tensor."""
@@ -285,12 +316,29 @@ class Op:
             if tensor is not None
         }
         gradient = None if self.gradient is None else _preview(self.gradient)
-        return op_text(self._anatomy, self._id, previews, gradient=gradient, code=self.code)
+        return op_text(
+            self._anatomy,
+            self._id,
+            previews,
+            gradient=gradient,
+            code=self.code,
+            field=self._field_line(),
+        )
 
     def __repr__(self) -> str:
         from torchglass.views.trace_text import op_line
 
         return op_line(self._anatomy, self._id)
+
+    def _field_line(self) -> str:
+        """Its receptive field in the first input, in one line; "" if it sees no part of one."""
+        if self.is_input or self._id > _MOST_COMPOSED:
+            return ""
+        try:
+            return self.receptive_field().line()
+        except LookupFailedError as error:
+            _, found, reason = str(error).partition(" is not known: ")
+            return f"not known: {reason}" if found else ""
 
     @property
     def _id(self) -> OpId:

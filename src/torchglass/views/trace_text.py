@@ -207,8 +207,9 @@ def op_text(
     *,
     gradient: TensorPreview | None = None,
     code: str = "",
+    field: str = "",
 ) -> str:
-    """Everything about an op: `previews` of its saved outputs, and its source line `code`."""
+    """Everything about an op: `previews` of its outputs, its source line, its receptive field."""
     op = anatomy.record.ops[id]
     label = anatomy.labels[id]
     this_pass = f" (pass {label.number}/{label.passes})" if label.passes > 1 else ""
@@ -226,6 +227,7 @@ def op_text(
             *_values("Values", list(previews.values())[:_MOST_OUTPUTS]),
             *_values("Gradient", [gradient] if gradient else []),
             *([f"\tArguments: {harmless(settings_text(op))}"] if op.settings else []),
+            *([f"\tReceptive field: {harmless(field)}"] if field else []),
             *_relatives(anatomy, id),
             *_source(op, code),
         ]
