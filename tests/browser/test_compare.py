@@ -239,6 +239,7 @@ def test_a_link_opens_the_same_run_when_others_have_come(
     run_file(tmp_path / "two.glass", 2_000, 5)
     with contextlib.closing(tg.view(tmp_path, port=0)) as server:
         page = open_page(server.url)
+        page.get_by_test_id("run").get_by_role("button", name="two", exact=True).click()
         runs = page.get_by_label("Run", exact=True)
         runs.locator("option", has_text="one.glass").wait_for(state="attached")
         options = runs.locator("option").all_text_contents()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -461,10 +459,9 @@ def test_one_of_the_targets_of_a_folder_is_picked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, press: tuple[str, ...], picked: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for age, name in enumerate(["Latest", "Earlier"]):
-        file = tmp_path / f"{name}.glass"
-        tg.watch(type(name, (nn.ReLU,), {})(), save=file, verbose=False).close()
-        os.utime(file, (time.time() - 60 * age,) * 2)
+    for name in ("Earlier", "Latest"):
+        model = type(name, (nn.ReLU,), {})()
+        tg.watch(model, save=tmp_path / f"run-{name}.glass", verbose=False).close()
     seen: list[str] = []
 
     async def story(explorer: Explorer) -> None:
@@ -479,9 +476,49 @@ def test_one_of_the_targets_of_a_folder_is_picked(
     with terminal(story):
         tg.explore()
 
-    assert re.search(r"Latest\.glass +[\d.]+ KB  just now", seen[0])
-    assert re.search(r"Earlier\.glass +[\d.]+ KB  1 min", seen[0])
+    assert seen[0].startswith(f" 2 runs in {tmp_path}")
+    assert re.search(r"run-Latest .* finished", seen[0])
+    assert seen[0].index("run-Latest") < seen[0].index("run-Earlier")
     assert [picked in text for text in seen[1:]] == [True] * bool(picked)
+
+
+def test_the_runs_of_a_folder_are_sorted_filtered_selected_and_opened(tmp_path: Path) -> None:
+    for lr, loss in ((0.1, 0.3), (0.01, 0.2), (0.001, 0.4)):
+        path = tmp_path / f"lr{lr}.glass"
+        with tg.watch(net(), save=path, config={"lr": lr}, verbose=False) as watcher:
+            watcher.log("loss", loss)
+            watcher.step()
+    (tmp_path / "bad.glass").write_bytes(b"half a file")
+    seen: list[str] = []
+
+    def order() -> list[str]:
+        return re.findall(r"lr0\.\d+", seen[-1].partition("quit")[0])
+
+    async def story(explorer: Explorer) -> None:
+        await explorer.pilot.pause()
+        if seen:
+            return
+        seen.append(explorer.text)
+        assert order() == ["lr0.001", "lr0.01", "lr0.1"]
+        assert "1 file cannot be read" in seen[-1]
+        await explorer.pilot.press("6")
+        seen.append(explorer.text)
+        assert order() == ["lr0.01", "lr0.1", "lr0.001"]
+        await explorer.pilot.press("slash", *"lr <", "enter")
+        seen.append(explorer.text)
+        assert "is not a filter" in seen[-1]
+        await explorer.pilot.press(*" 0.05", "enter", "space")
+        await explorer.app.workers.wait_for_complete()
+        await explorer.pilot.pause()
+        seen.append(explorer.text)
+        assert order() == ["lr0.01", "lr0.001", "lr0.01"]
+        assert "0.2 → 0.2" in seen[-1]
+        await explorer.pilot.press("enter")
+
+    with terminal(story):
+        tg.explore(tmp_path)
+
+    assert len(seen) == 4
 
 
 def test_without_a_terminal_it_says_what_else_there_is() -> None:

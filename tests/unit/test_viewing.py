@@ -10,13 +10,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from torch import nn
 
 import hatch_build
 from torchglass.api.trace import trace
-from torchglass.api.view import _find_more, view
+from torchglass.api.view import MOST_OPEN, ServedFolder, view
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.run import RunRecord
 from torchglass.store.writer import FileSink
@@ -89,15 +90,16 @@ def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
 
 def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> None:
     run_file(tmp_path / "first.glass")
-    find_more = _find_more([tmp_path])
-    assert find_more
+    folder = ServedFolder(tmp_path)
+    for reader in folder.new_readers():
+        reader.close()
     run_file(tmp_path / "second.glass")
     (tmp_path / "being-made.glass").write_bytes(b"")
 
-    found = find_more()
+    found = folder.new_readers()
 
     assert [reader.run().name for reader in found] == ["second"]
-    assert find_more() == []
+    assert folder.new_readers() == []
     for reader in found:
         reader.close()
 
@@ -105,15 +107,40 @@ def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> N
 def test_a_folder_without_runs_is_served_and_fills(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a run")
     server = view(tmp_path, port=0)
-    find_more = _find_more([tmp_path])
-    assert find_more
-    assert find_more() == []
+    folder = ServedFolder(tmp_path)
+    assert folder.new_readers() == []
 
     run_file(tmp_path / "first.glass")
 
-    (reader,) = find_more()
+    (reader,) = folder.new_readers()
     assert reader.run().name == "first"
     reader.close()
+    server.close()
+
+
+def test_of_many_runs_few_are_open_and_all_can_be_opened(tmp_path: Path) -> None:
+    for number in range(MOST_OPEN + 5):
+        run_file(tmp_path / f"{number}.glass")
+    server = view(tmp_path, port=0)
+    address = server.url.partition("?")[0]
+
+    with httpx.Client(follow_redirects=True) as client:
+        client.get(server.url)
+
+        def ask(name: str, **query: str | int) -> Any:
+            return client.get(f"{address}api/{name}", params=query).json()
+
+        table = ask("table", sort="-name", count=3)["table"]
+        assert (table["total"], len(table["rows"])) == (MOST_OPEN + 5, 3)
+        assert len(ask("runs")["runs"]) == MOST_OPEN
+        hidden = {f"{number}.glass" for number in range(MOST_OPEN + 5)}
+        hidden -= {Path(run["file"]).name for run in ask("runs")["runs"]}
+        number = ask("open", which=min(hidden))["number"]
+        assert number == MOST_OPEN
+        assert ask("run", run=number)["run"]["name"] == Path(min(hidden)).stem
+        assert ask("open", which=min(hidden))["number"] == number
+        assert "is not a filter" in ask("table", where="name <")["problem"]
+        assert client.get(f"{address}api/open", params={"which": "../x"}).status_code == 404
     server.close()
 
 
@@ -133,7 +160,14 @@ def test_a_server_shows_its_address_until_it_is_closed() -> None:
 def test_a_folder_with_a_checkpoint_waits_for_no_runs(tmp_path: Path) -> None:
     torch.save(model().state_dict(), tmp_path / "weights.pt")
 
-    assert _find_more([tmp_path]) is None
+    server = view(tmp_path, port=0)
+
+    with httpx.Client(follow_redirects=True) as client:
+        client.get(server.url)
+        address = server.url.partition("?")[0]
+        assert "table" not in client.get(f"{address}api/runs").json()
+        assert client.get(f"{address}api/table").status_code == 404
+    server.close()
 
 
 def test_a_broken_run_does_not_hide_the_others_of_its_folder(tmp_path: Path) -> None:

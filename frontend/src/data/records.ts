@@ -255,8 +255,34 @@ export interface Run {
   readonly reject_outlier_proportion?: number;
 }
 
+/** A run in the table of a folder. */
+export interface RunRow {
+  /** What opens it. */
+  readonly path: string;
+  readonly id: string;
+  readonly verdict: "healthy" | "warning" | "broken" | "";
+  readonly cells: readonly string[];
+}
+
+export interface RunsTable {
+  readonly answer: string;
+  readonly notes: readonly string[];
+  /** How many runs pass the filter. */
+  readonly total: number;
+  readonly columns: readonly { readonly key: string; readonly heading: string; readonly right: boolean }[];
+  readonly rows: readonly RunRow[];
+}
+
+export interface TablePayload {
+  readonly table?: RunsTable;
+  /** What is wrong with the filter. */
+  readonly problem?: string;
+}
+
 export interface RunsPayload {
   readonly runs: readonly Run[];
+  /** Whether there is a table of all runs of a folder. */
+  readonly table?: boolean;
   /** Whether runs may be added while the page is open. */
   readonly grows?: boolean;
   /** The runs that the first one is compared with when the page opens. */

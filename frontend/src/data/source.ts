@@ -23,6 +23,7 @@ import type {
   SpansPayload,
   StatisticsPayload,
   Status,
+  TablePayload,
 } from "./records";
 
 /** Requests without parameters. */
@@ -50,6 +51,10 @@ export interface Source {
   layers(run: number, statistic: LayerStatistic, after: number): Promise<LayerHeatPayload>;
   code(run: number, className: string): Promise<SourcePayload>;
   distances(run: number, other: number): Promise<DistancesPayload>;
+  /** The runs of a folder, where there is one. */
+  table?(query: { readonly where: string; readonly sort: string; readonly count: number }): Promise<TablePayload>;
+  /** Opens a run of the folder by its path or id. */
+  open?(which: string): Promise<{ readonly number: number }>;
   /** Reports new steps while a run is running, and new runs if there may be any. */
   follow(listener: Listener, grows: boolean): void;
 }
@@ -167,6 +172,11 @@ class LiveSource implements Source {
   code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
 
   distances = (run: number, other: number) => this.ask<DistancesPayload>("distances", { run, with: other });
+
+  table = (query: { readonly where: string; readonly sort: string; readonly count: number }) =>
+    this.ask<TablePayload>("table", query);
+
+  open = (which: string) => this.ask<{ readonly number: number }>("open", { which });
 
   follow = (listener: Listener, grows: boolean) => this.following(listener, grows, this.ask);
 }

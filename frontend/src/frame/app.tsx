@@ -1,4 +1,4 @@
-import { useSignal } from "@preact/signals";
+import { type Signal, useSignal } from "@preact/signals";
 import { Details } from "../details/details";
 import { Graph } from "../graph/graph";
 import { Columns } from "../panels/columns";
@@ -11,6 +11,8 @@ import { Findings } from "../training/findings";
 import { Flame } from "../training/flame";
 import { Gradients } from "../training/gradients";
 import { Memory } from "../training/memory";
+import { RunsTable } from "../runs/table";
+import { showsTable } from "../runs/state";
 import { Overview } from "../training/overview";
 import { Scalars } from "../training/scalars";
 import { Verdict } from "../training/verdict";
@@ -33,6 +35,7 @@ const VIEWS: Record<View, () => preact.JSX.Element> = {
 
 /** The parts that a narrow screen shows one at a time. */
 const PARTS = ["modules", "view", "pinned"] as const;
+type Part = (typeof PARTS)[number];
 
 function isGone(): boolean {
   return !connected.value && !!shown.value;
@@ -53,11 +56,7 @@ function wordsWhenGone() {
 }
 
 export function App() {
-  const part = useSignal<(typeof PARTS)[number]>("view");
-  const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
-  // Beside other views than the graph, from which modules are dragged, an empty column would only take room.
-  const mayPin = Middle === Graph || part.value === "pinned";
-  const hasColumns = series.value.length > 0 && (mayPin || columns.value.length > 0);
+  const part = useSignal<Part>("view");
   return (
     <>
       <Header />
@@ -66,6 +65,20 @@ export function App() {
           {isGone() ? wordsWhenGone() : failure.value}
         </p>
       )}
+      {showsTable.value ? <RunsTable /> : <OneRun part={part} />}
+      <Keys />
+    </>
+  );
+}
+
+/** A run: its modules, what is shown of it, and what is pinned. */
+function OneRun({ part }: { part: Signal<Part> }) {
+  const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
+  // Beside other views than the graph, from which modules are dragged, an empty column would only take room.
+  const mayPin = Middle === Graph || part.value === "pinned";
+  const hasColumns = series.value.length > 0 && (mayPin || columns.value.length > 0);
+  return (
+    <>
       {Middle !== Overview && <Verdict />}
       <main data-part={part.value} class={hasColumns ? (columns.value.length > 1 ? "wide" : "") : "unmeasured"}>
         <div class="side">
@@ -82,7 +95,6 @@ export function App() {
         )}
       </main>
       <Timebar />
-      <Keys />
       <nav class="parts" aria-label="Sections of the page">
         {PARTS.map((one) => (
           <button

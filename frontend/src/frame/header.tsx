@@ -3,7 +3,8 @@ import { useEffect } from "preact/hooks";
 import { formatBytes, formatCount, formatDuration, formatExact, formatMoment } from "../data/formats";
 import { Exports } from "../export/menu";
 import { coloring } from "../graph/colors";
-import { awaitsRuns, connected, saved, stores } from "../state/live";
+import { showsTable } from "../runs/state";
+import { awaitsRuns, connected, hasTable, saved, stores } from "../state/live";
 import type { RunStore } from "../data/store";
 import { chosenView, comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
 import { together } from "../training/finding-groups";
@@ -26,10 +27,38 @@ const VIEW_NAMES: Record<View, string> = {
 };
 
 export function Header() {
-  const known = model.value;
   return (
     <header>
       <Mark />
+      {hasTable.value && (
+        <button
+          type="button"
+          class="plain"
+          aria-pressed={showsTable.value}
+          disabled={showsTable.value && !shown.value}
+          onClick={() => (showsTable.value = !showsTable.value)}
+        >
+          All runs
+        </button>
+      )}
+      {showsTable.value ? <h1>Runs</h1> : <OfRun />}
+      <button
+        type="button"
+        class="plain"
+        aria-label={isDark.value ? "Light colors" : "Dark colors"}
+        title={isDark.value ? "Light colors" : "Dark colors"}
+        onClick={toggleTheme}
+      >
+        {isDark.value ? "☀" : "☾"}
+      </button>
+    </header>
+  );
+}
+
+function OfRun() {
+  const known = model.value;
+  return (
+    <>
       <h1 title={run.value?.command || undefined} class={stores.value.length > 1 ? "unseen" : ""}>
         <bdi>{run.value?.name ?? "Torchglass"}</bdi>
       </h1>
@@ -43,16 +72,7 @@ export function Header() {
       {offeredViews.value.length > 1 && <Tabs />}
       <Search />
       <Exports />
-      <button
-        type="button"
-        class="plain"
-        aria-label={isDark.value ? "Light colors" : "Dark colors"}
-        title={isDark.value ? "Light colors" : "Dark colors"}
-        onClick={toggleTheme}
-      >
-        {isDark.value ? "☀" : "☾"}
-      </button>
-    </header>
+    </>
   );
 }
 

@@ -15,6 +15,8 @@ export const stores = signal<readonly RunStore[]>([]);
 /** Whether the page shows a folder without runs. */
 export const awaitsRuns = computed(() => source.value !== null && !stores.value.length);
 export const saved = signal(false);
+/** Whether there is a table of all runs of a folder, of which few are open. */
+export const hasTable = signal(false);
 export const connected = signal(true);
 /** The runs that the first one is compared with when the page opens. */
 export const usualCompared = signal<readonly number[]>([]);
@@ -22,12 +24,13 @@ export const usualCompared = signal<readonly number[]>([]);
 export const failure = signal("");
 
 export async function start(from: Source): Promise<void> {
-  const { runs, grows = false, compare = [] } = await from.runs();
+  const { runs, grows = false, compare = [], table = false } = await from.runs();
   const all = runs.map(storeOf);
   const abouts = await Promise.all(all.map((store) => from.read(store.number, "run").catch(() => null)));
   batch(() => {
     source.value = from;
     saved.value = from.saved;
+    hasTable.value = table;
     usualCompared.value = compare;
     stores.value = all;
     abouts.forEach((about, at) => about && (all[at]!.status.value = { ...about.status, revision: -1 }));
@@ -50,7 +53,7 @@ function storeOf(run: Run, number: number): RunStore {
 }
 
 /** Adds the runs that were started since the page was opened. */
-async function addRuns(from: Source): Promise<void> {
+export async function addRuns(from: Source): Promise<void> {
   const { runs } = await from.runs();
   const known = stores.value;
   stores.value = [...known, ...runs.map(storeOf).slice(known.length)];

@@ -7,7 +7,8 @@ import { chosenOps, entered, folds, opened, showModule, showNode, thick } from "
 import { chosenRejection, columns, logarithmic, mode, MODES } from "../panels/state";
 import { type Place, readList, readLists, readPlace, writeList, writeLists, writePlace } from "./address";
 import { readNumber } from "../data/points";
-import { failure, source, stores, tellFailure, use, usualCompared } from "./live";
+import { addRuns, failure, hasTable, source, stores, tellFailure, use, usualCompared } from "./live";
+import { showsTable, sort, where } from "../runs/state";
 import {
   compared,
   comparedAll,
@@ -120,23 +121,33 @@ const HELD: Readonly<Record<string, Held>> = {
     (written) => (written && Number.isFinite(Number(written)) ? Number(written) : null),
   ),
   theme: oneOf(theme, ["", "light", "dark"]),
+  list: flag(showsTable, false),
+  where: text(where),
+  order: text(sort),
 };
+
+/** The parts of the address of the table of runs, which has no others. */
+const OF_TABLE = ["list", "where", "order", "theme"];
 
 /** The view of an address; the graph if it has only other parts. */
 function viewOf(place: Place): View | null {
-  return VIEWS.find((one) => one === place["view"]) ?? (Object.keys(place).length ? "graph" : null);
+  const isOfRun = Object.keys(place).some((name) => !OF_TABLE.includes(name));
+  return VIEWS.find((one) => one === place["view"]) ?? (isOfRun ? "graph" : null);
 }
 
 const address = computed(() => {
-  if (!model.value) return location.hash;
-  const place = Object.fromEntries(Object.entries(HELD).map(([name, one]) => [name, one.write()]));
+  const isOfTable = showsTable.value;
+  if (!model.value && !isOfTable) return location.hash;
+  const parts = Object.entries(HELD).filter(([name]) => name === "theme" || OF_TABLE.includes(name) === isOfTable);
+  const place = Object.fromEntries(parts.map(([name, one]) => [name, one.write()]));
+  if (isOfTable) return writePlace(place);
   const isAlone = Object.entries(place).every(([name, text]) => name === "view" || !text);
   const isUsual = view.value === (isAlone ? usualView.value : "graph");
   return writePlace(isUsual ? { ...place, view: "" } : place);
 });
 
 /** What the back button of the browser undoes. */
-const VISITED = ["run", "compare", "in"];
+const VISITED = ["run", "compare", "in", "list"];
 const visitOf = (hash: string) => {
   const place = readPlace(hash);
   return [viewOf(place) ?? usualView.peek(), ...VISITED.map((name) => place[name])].join("\n");
@@ -211,6 +222,27 @@ function writeAddress(): void {
 /** The last visited view; null before anything is shown. */
 let visited: string | null = null;
 
+/** Shows the runs that the address asks for, also those of the folder that are not open yet. */
+function openAsked(): void {
+  const { run = "", compare = "" } = readPlace(location.hash);
+  const from = source.peek()!;
+  const closed = [run, ...compare.split(",")].filter((id) => id && id !== "none" && readRun(id) < 0);
+  if (!closed.length || !hasTable.peek()) return showAsked();
+  // One that is not found is told of below.
+  void Promise.all(closed.map((id) => from.open!(id).catch(() => null)))
+    .then(() => addRuns(from))
+    .then(showAsked)
+    .catch(tellFailure);
+}
+
+function showAsked(): void {
+  const { run = "", compare = "", color } = readPlace(location.hash);
+  if (run && readRun(run) < 0) failure.value = "The run in this link was not found.";
+  HELD["run"]!.read(run);
+  HELD["compare"]!.read(compare);
+  if (comparedRuns.peek().length && !color) coloring.value = "difference";
+}
+
 /**
  * Shows what the address asks for, and keeps it up to date from then on, a moment late: browsers
  * refuse when a held key changes it too often.
@@ -222,11 +254,8 @@ export function keepAddress(): void {
     // The runs are known only now.
     if (areRead || !stores.value.length) return;
     areRead = true;
-    const { run = "", compare = "", color } = readPlace(location.hash);
-    if (run && readRun(run) < 0) failure.value = "The run in this link was not found.";
-    HELD["run"]!.read(run);
-    HELD["compare"]!.read(compare);
-    if (comparedRuns.peek().length && !color) coloring.value = "difference";
+    if (hasTable.peek() && !location.hash && stores.value.length > 1) showsTable.value = true;
+    openAsked();
   });
   effect(() => {
     const [one, other] = [shown.value, compared.value];
@@ -242,7 +271,8 @@ export function keepAddress(): void {
         .catch(tellFailure);
   });
   effect(() => {
-    document.title = [shown.value && nameOfRun(shown.value), "Torchglass"].filter(Boolean).join(" – ");
+    const name = showsTable.value ? "Runs" : shown.value && nameOfRun(shown.value);
+    document.title = [name, "Torchglass"].filter(Boolean).join(" – ");
   });
   effect(() => {
     if (shown.value) use(shown.value);

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -125,7 +127,9 @@ def walk_through(
     from torchglass.views.tui.app import run_explorer
 
     if target is None:
-        target = _picked()
+        target = _picked(Path.cwd())
+    elif _has_several_runs(target):
+        target = _picked(Path(target))
     if target is not None:
         # The user's own code runs and prints before the screen is taken; reading may take longer.
         found = resolve(target)
@@ -135,6 +139,15 @@ def walk_through(
         source = make() if inputs or kwargs else make
         run_explorer(source, memory=None if config is None else config.memory())
     return None
+
+
+def _has_several_runs(target: object) -> TypeGuard[str | PathLike[str]]:
+    """Whether a target is a folder from which a run is selected."""
+    if not isinstance(target, (str, PathLike)) or not Path(target).is_dir():
+        return False
+    from torchglass.results.runs import RunFolder
+
+    return len(RunFolder(Path(target)).table()) > 1
 
 
 def _refuse_doubtful(model: object, options: Collection[str]) -> None:
@@ -167,23 +180,31 @@ def _open_page(reader: Reader) -> Server:
     return server
 
 
-def _picked() -> Path | None:
-    """The run or checkpoint in the current folder that the user selects."""
-    from torchglass.targets.names import find_targets
-    from torchglass.views.tui.windows import pick_file
+def _picked(folder: Path) -> Path | None:
+    """The run or checkpoint in a folder that the user selects."""
+    from torchglass.results.runs import RunFolder
+    from torchglass.targets.names import RUN_SUFFIX, find_targets
+    from torchglass.views.tui.run_list import RunList
 
-    found = find_targets(Path.cwd())
+    found = find_targets(folder)
     if not found:
         raise TargetError(
             "no runs or checkpoints in this folder. Name a target, such as net.py:Net."
         )
     if not has_terminal():
-        names = [str(one.relative_to(Path.cwd())) for one in found[:_FEW]]
+        names = [os.path.relpath(one) for one in found[:_FEW]]
         raise ViewError(
             f"selecting a target needs a terminal. Use `torchglass summary {names[0]}`. "
             f"Found: {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
-    return pick_file(found)
+    runs = RunFolder(folder)
+    others = [os.path.relpath(one, folder) for one in found if one.suffix != RUN_SUFFIX]
+    picked = RunList(runs, others).run()
+    if picked is None:
+        return None
+    entry = next((one for one in runs.table() if one.path == picked), None)
+    # The folder of the ranks of one run is the run.
+    return folder / picked if entry is None or entry.ranks == 1 else (folder / picked).parent
 
 
 TENSORS_BYTES = 1 << 28

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, over
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
-from torchglass.records.run import Reader
+from torchglass.records.run import Reader, RunEntry
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of_result
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchglass.results.runs import RunTable
     from torchglass.views.web.saved_page import NotebookPage
     from torchglass.views.web.server import Server
 
@@ -103,13 +105,18 @@ def view(
     """
     others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
     targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
-    waits = save is None and not _in_notebook(notebook)
-    ready = [each for each in targets if not (waits and _awaits_runs(each))]
-    groups = [_readers(each, unsafe=unsafe) for each in ready]
+    is_served = save is None and not _in_notebook(notebook)
+    folder = _served_folder(targets) if is_served else None
+    groups = [
+        folder.new_readers()
+        if folder is not None and _is_folder(each) and Path(each) == folder.folder
+        else _readers(each, unsafe=unsafe)
+        for each in targets
+    ]
     readers = [reader for group in groups for reader in group]
-    weights = {id(one[0]): each for one, each in zip(groups, [target, *others], strict=False)}
+    weights = {id(one[0]): each for one, each in zip(groups, [target, *others]) if one}  # noqa: B905
     beside: _Beside = {
-        "compared": range(len(groups[0]), len(readers)) if others and groups else (),
+        "compared": range(len(groups[0]), len(readers)) if others and groups[0] else (),
         "distances": partial(_distances, weights, unsafe),
     }
     if save is not None:
@@ -124,8 +131,7 @@ def view(
         return NotebookPage(*readers, **beside)
     from torchglass.views.web.server import serve
 
-    find_more = _find_more(targets)
-    server = serve(*readers, port=port, root_path=root_path, find_more=find_more, **beside)
+    server = serve(*readers, port=port, root_path=root_path, folder=folder, **beside)
     if open_browser:
         import webbrowser
 
@@ -190,23 +196,59 @@ def _awaits_runs(target: object) -> bool:
     return _is_folder(target) and not _runs_in(target) and not find_targets(Path(target))
 
 
-def _find_more(targets: Sequence[object]) -> Callable[[], list[Reader]] | None:
-    """A function that opens the runs that appeared since; None if no target is a folder."""
-    folders = [each for each in targets if _runs_in(each) or _awaits_runs(each)]
-    if not folders:
-        return None
-    known = {run for folder in folders for run in _runs_in(folder)}
+class ServedFolder:
+    """A folder of runs on a page: a table of all, of which few are open at a time."""
 
-    def find() -> list[Reader]:
-        found = []
-        for run in (run for folder in folders for run in _runs_in(folder) if run not in known):
+    def __init__(self, folder: Path) -> None:
+        from torchglass.results.runs import RunFolder
+
+        self.folder = folder
+        self._runs = RunFolder(folder)
+        self._opened: set[str] = set()
+        self._lock = threading.Lock()
+
+    def new_readers(self) -> list[Reader]:
+        """The latest runs that are not open yet, as long as few are."""
+        found: list[Reader] = []
+        for entry in self._table() if len(self._opened) < MOST_OPEN else ():
+            if len(self._opened) >= MOST_OPEN:
+                break
             # A run that is just being created can be read next time.
             with contextlib.suppress(StoreError):
-                found.append(open_reader(run))
-                known.add(run)
+                if entry.path not in self._opened:
+                    found.append(self._open(entry))
         return found
 
-    return find
+    def open(self, which: str) -> Reader:
+        """A run by its path in the folder, its name or its id."""
+        return self._open(self._table()[which])
+
+    def table(self, *, where: str, sort: str, count: int) -> Mapping[str, Any]:
+        """The first runs of the table, filtered and sorted."""
+        # Requests come in several threads.
+        with self._lock:
+            return self._runs.cells(where=where, sort=sort, count=count)
+
+    def _open(self, entry: RunEntry) -> Reader:
+        from torchglass.results.run import open_entry
+
+        reader = open_entry(self.folder, entry).reader
+        self._opened.add(entry.path)
+        return reader
+
+    def _table(self) -> RunTable:
+        with self._lock:
+            return self._runs.table()
+
+
+MOST_OPEN = 20
+"""Runs of a folder that are open without being selected."""
+
+
+def _served_folder(targets: Sequence[object]) -> ServedFolder | None:
+    """The folder of runs among the targets, if there is one."""
+    folders = [each for each in targets if _runs_in(each) or _awaits_runs(each)]
+    return ServedFolder(Path(cast(str, folders[0]))) if folders else None
 
 
 def _open_or_warn(run: Path) -> Reader | None:

@@ -19,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.diagnosis.conclude import verdict_of
-from torchglass.analyse.training_overview import loss_name
+from torchglass.analyse.training_overview import loss_name, loss_series
 from torchglass.errors import LookupFailedError, TargetError, ViewError
 from torchglass.records.run import RunEntry, worst_status
 from torchglass.results.files import run_identity
@@ -72,6 +72,21 @@ class RunFolder:
         readable = [entry for entry in entries if not (entry.unreadable or entry.is_trace)]
         runs = sorted(_one_each(readable), key=lambda entry: (-entry.run.created_ns, entry.path))
         return RunTable(self.folder, runs, [entry for entry in entries if entry.unreadable])
+
+    def cells(self, *, where: str, sort: str, count: int) -> dict[str, Any]:
+        """The first runs of the table as texts, filtered and sorted."""
+        table = self.table()
+        table = table.where(where) if where else table
+        return (table.sort(sort) if sort else table).cells(count)
+
+    def loss(self, path: str, points: int) -> tuple[list[int], list[float]]:
+        """Steps and values of the loss of a run, thinned to about this many points."""
+        with self.table().open(path) as run:
+            series = loss_series(run.reader.series())
+            if series is None:
+                return [], []
+            (found,) = run.reader.points_of([series.id], most=points)
+        return found.steps.tolist(), found.column("value").tolist()
 
 
 def _one_each(entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
@@ -340,6 +355,28 @@ class RunTable(ListReport[RunEntry]):
         if not self.entries:
             return "\n".join([*head, *below])
         return "\n".join([*head, table_text(columns, shown, more, below, room=width)])
+
+    def cells(self, count: int) -> dict[str, Any]:
+        """The first rows as texts, with what a view needs to show and to open them."""
+        shown = self.entries[:count]
+        columns = select_columns(self._columns(), self._shown_columns)
+        return {
+            "answer": self.answer,
+            "notes": self._notes(),
+            "total": len(self.entries),
+            "columns": [
+                {"key": one.key, "heading": one.heading, "right": one.right} for one in columns
+            ],
+            "rows": [
+                {
+                    "path": entry.path,
+                    "id": entry.id,
+                    "verdict": _verdict(entry),
+                    "cells": [column.text(entry) for column in columns],
+                }
+                for entry in shown
+            ],
+        }
 
     def __getitem__(self, which: int | str) -> RunEntry:
         if isinstance(which, int):

@@ -1,5 +1,7 @@
 """The requests of the page and their answers, the same for a server and a notebook.
 
+    table       ?where=lr<1e-3&sort=-loss&count=200: the runs of a folder
+    open        ?which=runs/a.glass: opens a run of the folder
     runs        all open runs
     statuses    the progress of each of them
     distances   ?with=1: the distances between the weights of this run and of another
@@ -22,6 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from torchglass.analyse.training_overview import STATISTICS, HeatMaps, Statistic
 from torchglass.errors import LookupFailedError, StoreError, ViewError
@@ -65,14 +68,25 @@ class OpenRun:
 Distances = Callable[[Reader, Reader], Mapping[str, float] | None]
 """The distances between the tensors of two targets, by name; None if either has no tensors."""
 
-FindMore = Callable[[], Sequence[Reader]]
-"""Returns the runs that have appeared since the last call."""
+
+class RunsFolder(Protocol):
+    """A folder of runs: a table of all, of which few are open."""
+
+    def new_readers(self) -> Sequence[Reader]:
+        """The latest runs that are not open yet, as long as few are."""
+
+    def open(self, which: str) -> Reader:
+        """A run by its path in the folder, or its id."""
+
+    def table(self, *, where: str, sort: str, count: int) -> Mapping[str, Any]:
+        """The first runs of the table, filtered and sorted."""
+
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class OpenRuns:
-    """The runs that a page shows; with `find_more`, runs that appear later are appended.
+    """The runs that a page shows; with a `folder`, runs that appear in it later are appended.
 
     `compared` are the indices of the runs that the page compares the first one with at the start.
     """
@@ -80,7 +94,7 @@ class OpenRuns:
     def __init__(
         self,
         readers: Sequence[Reader],
-        find_more: FindMore | None = None,
+        folder: RunsFolder | None = None,
         *,
         compared: Sequence[int] = (),
         distances: Distances | None = None,
@@ -90,14 +104,16 @@ class OpenRuns:
         self._distances = distances
         self._known_distances: dict[tuple[int, int], Mapping[str, float] | None] = {}
         self._runs = [OpenRun(reader) for reader in readers]
-        self._find_more = find_more
+        self.folder = folder
+        self._numbers: dict[str, int] = {}
+        """Those of the runs that were opened from the table, by path or id."""
         self._looked = time.monotonic()
         self._lock = threading.Lock()
         self._comparing = threading.Lock()
 
     @property
     def grows(self) -> bool:
-        return self._find_more is not None
+        return self.folder is not None
 
     def find(self, number: int) -> OpenRun | None:
         """The run at an index, or None."""
@@ -126,12 +142,32 @@ class OpenRuns:
     def _look_for_more(self) -> None:
         with self._lock:
             now = time.monotonic()
-            if self._find_more is None or now - self._looked < _SECONDS_BETWEEN_LOOKS:
+            if self.folder is None or now - self._looked < _SECONDS_BETWEEN_LOOKS:
                 return
             self._looked = now
-            found = self._find_more()
-            self._runs += [OpenRun(reader) for reader in found]
-            self.readers += tuple(found)
+            self._add(self.folder.new_readers())
+
+    def open(self, which: str) -> int:
+        """The number of a run of the folder, which is opened if it is not open yet."""
+        if self.folder is None:
+            raise LookupFailedError("this page shows no folder of runs")
+        with self._lock:
+            if which not in self._numbers:
+                reader = self.folder.open(which)
+                path, run = getattr(reader, "path", None), reader.run()
+                for number, known in enumerate(self.readers):
+                    if getattr(known, "path", None) == path and known.run() == run:
+                        reader.close()
+                        self._numbers[which] = number
+                        break
+                else:
+                    self._numbers[which] = len(self.readers)
+                    self._add([reader])
+            return self._numbers[which]
+
+    def _add(self, found: Sequence[Reader]) -> None:
+        self._runs += [OpenRun(reader) for reader in found]
+        self.readers += tuple(found)
 
 
 def _status_or_problem(reader: Reader) -> payloads.Payload:
@@ -171,7 +207,29 @@ def _source(run: OpenRun, query: Query) -> payloads.Payload:
     return {"version": payloads.VERSION, **code}
 
 
+def _table(runs: OpenRuns, query: Query) -> payloads.Payload:
+    if runs.folder is None:
+        raise LookupFailedError("this page shows no folder of runs")
+    where, sort = _text(query, "where"), _text(query, "sort")
+    count = min(_integer(query, "count", _ROWS), _MOST_ROWS)
+    try:
+        return {
+            "version": payloads.VERSION,
+            "table": dict(runs.folder.table(where=where, sort=sort, count=count)),
+        }
+    except ViewError as error:
+        # A filter that is being typed is often wrong, and no failure of the page.
+        return {"version": payloads.VERSION, "problem": str(error)}
+
+
+_ROWS, _MOST_ROWS = 200, 10_000
+
 _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
+    "table": _table,
+    "open": lambda runs, query: {
+        "version": payloads.VERSION,
+        "number": runs.open(_text(query, "which")),
+    },
     "runs": lambda runs, _: payloads.runs_payload(runs),
     "statuses": lambda runs, _: {"version": payloads.VERSION, "runs": runs.statuses()},
     "distances": lambda runs, query: payloads.distances_payload(
@@ -196,6 +254,10 @@ _ONE_RUN: Mapping[str, Callable[[OpenRun, Query], payloads.Payload]] = {
     "source": _source,
 }
 ENDPOINTS = (*_ALL_RUNS, *_ONE_RUN, *payloads.DOCUMENTS)
+
+
+def _text(query: Query, name: str) -> str:
+    return next(iter(query.get(name, ())), "")
 
 
 def _series(query: Query) -> list[SeriesId]:

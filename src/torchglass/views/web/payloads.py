@@ -268,6 +268,7 @@ def runs_payload(runs: OpenRuns) -> Payload:
         "runs": [_run_and_file(reader) for reader in runs.readers],
         "compare": list(runs.compared),
         "grows": runs.grows,
+        **({"table": True} if runs.folder is not None else {}),
     }
 
 

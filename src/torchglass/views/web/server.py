@@ -46,7 +46,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.run import Reader
 from torchglass.views.web import payloads, saved_page
-from torchglass.views.web.answers import ENDPOINTS, Distances, FindMore, OpenRuns, answer
+from torchglass.views.web.answers import ENDPOINTS, Distances, OpenRuns, RunsFolder, answer
 from torchglass.views.web.saved_page import render_runs
 
 _HEADERS = {
@@ -146,12 +146,12 @@ def build_app(
     hosts: Sequence[str] = (),
     root_path: str = "",
     closing: threading.Event | None = None,
-    find_more: FindMore | None = None,
+    folder: RunsFolder | None = None,
     compared: Sequence[int] = (),
     distances: Distances | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    runs = OpenRuns(readers, find_more, compared=compared, distances=distances)
+    runs = OpenRuns(readers, folder, compared=compared, distances=distances)
     routes = _Api(runs, closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on; both work.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
@@ -396,14 +396,14 @@ def serve(
     token: str | None = None,
     root_path: str = "",
     allow_hosts: Sequence[str] = (),
-    find_more: FindMore | None = None,
+    folder: RunsFolder | None = None,
     compared: Sequence[int] = (),
     distances: Distances | None = None,
 ) -> Server:
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are host names that a browser may use besides localhost; `root_path` is the prefix
-    that a proxy adds. `find_more` is called regularly for runs that were started later. The page
+    that a proxy adds. `folder` has further runs, also those that are started later. The page
     first compares the first run with those at the indices `compared`, and uses `distances` for the
     distances between their weights. The readers stay open when the server closes.
     """
@@ -419,7 +419,7 @@ def serve(
         hosts=[*allow_hosts, *named_host],
         root_path=root_path,
         closing=closing,
-        find_more=find_more,
+        folder=folder,
         compared=compared,
         distances=distances,
     )
