@@ -13,13 +13,8 @@ from torchglass.tables.text import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.tensor_viewer import (
-    TensorSlice,
-    TensorViewer,
-    TextViewer,
-    ViewedStats,
-    read_slice,
-)
+from torchglass.views.tui.panels.tensor_slice import TensorSlice, read_slice
+from torchglass.views.tui.panels.tensor_viewer import TensorViewer, TextViewer, ViewedStats
 from torchglass.views.tui.styled_text import Piece, TextRow, fit
 from torchglass.views.tui.windows import Prompt
 

@@ -15,13 +15,9 @@ from torch import nn
 from tests.unit.views.tui.panels.live_models import panel_of
 from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, text_of
 from torchglass.records.model import Index
-from torchglass.views.tui.panels import tensor_viewer
-from torchglass.views.tui.panels.tensor_viewer import (
-    TensorPicture,
-    TensorSlice,
-    channels_of,
-    read_slice,
-)
+from torchglass.views.tui.panels import tensor_slice
+from torchglass.views.tui.panels.tensor_slice import TensorSlice, channels_of, read_slice
+from torchglass.views.tui.panels.tensor_viewer import TensorPicture
 from torchglass.views.tui.styled_text import TextRow
 
 
@@ -473,7 +469,7 @@ def test_what_has_no_three_channels_is_not_colored() -> None:
 
 
 def test_the_example_prints_what_it_says() -> None:
-    assert doctest.testmod(tensor_viewer).failed == 0
+    assert doctest.testmod(tensor_slice).failed == 0
 
 
 WHITE, BLACK, RED, MAGENTA = "#ffffff", "#000000", "#ff0000", "#ff00ff"
