@@ -4,7 +4,7 @@ A residual addition becomes "+", a norm or an activation joins the layer before 
 additions becomes one, and identical branches side by side are one block "× 8". What has no values
 of the inputs, such as the positions of tokens, and arithmetic with constants are left out.
 
-Modules nest. One that occurs at several places is drawn once, in a panel of its own.
+Modules nest. One that occurs at several places is drawn once, in its own panel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Family = Literal[
 _MOST_BLOCKS = 64
 """With more blocks on a page, inner modules are closed."""
 _FEWEST_BRANCHES = 4
-"""Fewer identical branches are drawn each: query, key and value stay apart."""
+"""Fewer identical branches are drawn separately: query, key and value stay apart."""
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 _SYMBOLS = {"add": "+", "iadd": "+", "sub": "−", "isub": "−", "mul": "×", "imul": "×"}
 _CREATORS = re.compile(r"(zeros|ones|full|empty|rand|randn|arange)(_like)?|new_\w+")
@@ -348,7 +348,7 @@ class _FlatBlocks:
 
 
 def _own_name(path: str, times: int) -> str:
-    """How a container without a class of its own is called: "layer1", "down.0"."""
+    """The name of a container without its own class: "layer1", "down.0"."""
     head, _, last = path.rpartition(".")
     if not last.isdecimal() or not head:
         return last

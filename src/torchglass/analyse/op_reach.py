@@ -1,4 +1,4 @@
-"""Ranges of positions of an input that a tensor depends on, and what windows make of them."""
+"""Ranges of input positions that a tensor depends on, and how windows change them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchglass.records.trace import OpRecord
 
 Places = npt.NDArray[np.int64]
 _FAR = 1 << 40
-"""The lower end of a range in which nothing is; the upper end is its negative."""
+"""The lower end of an empty range; the upper end is its negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def union_of(reaches: Iterable[Reach]) -> Reach:
 
 
 def no_reach(shape: Sequence[int]) -> Reach:
-    """Ranges in which nothing is."""
+    """Empty ranges."""
     return Reach(np.full(shape, _FAR), np.full(shape, -_FAR))
 
 
@@ -102,7 +102,7 @@ class ReachCall(NamedTuple):
     op: OpRecord
     settings: dict[str, Any]
     exact: bool
-    """Whether padding holds nothing; otherwise it goes on as if the input had no borders."""
+    """Whether padding is empty; otherwise the input continues beyond its borders."""
 
     def shape(self, operand: int = 0) -> tuple[int, ...]:
         return tuple(self.op.operands[operand].spec.shape or ())

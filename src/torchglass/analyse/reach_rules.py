@@ -107,7 +107,7 @@ def _cumulated(call: ReachCall, operands: Operands) -> Reach:
 
 
 def _prefix(reach: Reach, axis: int) -> Reach:
-    """What is seen by positions that see all before them, too."""
+    """What positions see that also see all positions before them."""
     return Reach(np.minimum.accumulate(reach.low, axis), np.maximum.accumulate(reach.high, axis))
 
 

@@ -2,7 +2,7 @@
 
 Each op maps ranges of positions: a convolution widens them, a stride spreads them, attention makes
 them cover everything. Ranges are composed along the trace, for each axis of an input by itself.
-They are computed twice: once as they are, where padding holds no input, and once as if there were
+They are computed twice: once as they are, where padding is empty, and once as if there were
 no borders, which gives the size that is quoted for an architecture even if the input is smaller.
 
 A range is the smallest that contains all positions: the holes of a dilated convolution count. An op

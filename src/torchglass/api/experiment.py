@@ -40,10 +40,10 @@ def quantization(
         *inputs: Positional arguments of the forward: the samples to measure on.
         dtypes: The formats to try: "int8", "int4", "fp8" (e4m3).
         scales: "tensor" for one scale per weight, "channel" for one per output channel.
-        metric: Called with the copy; returns a number of which more is better, such as an accuracy.
+        metric: Called with the copy; returns a number (higher is better), such as an accuracy.
             None: only the signal-to-noise ratio (SQNR) of the outputs is measured.
-        size: The largest size of all weights together: "50%" of now, "12MB", or a number of bytes.
-        quality: The least SQNR of the outputs in dB, or with a metric its least value. Default,
+        size: The maximum size of all weights: "50%" of the original, "12MB", or a number of bytes.
+        quality: The minimum SQNR of the outputs in dB or, with a metric, its minimum. Default,
             without `size`: 20 dB, or 99 % of the metric.
         progress: Called after each measurement.
         **kwargs: Keyword arguments of the forward.
@@ -112,7 +112,7 @@ def pruning(
         *inputs: Positional arguments of the forward: the samples to measure on. Their first
             dimension is the batch.
         amount: The share of the FLOPs of a forward that the suggestion saves.
-        metric: Called with the copy; returns a number of which more is better, such as an accuracy.
+        metric: Called with the copy; returns a number (higher is better), such as an accuracy.
             None: the signal-to-noise ratio (SQNR) of the outputs decides.
         timed: Also measure the time of a forward with the channels cut out.
         progress: Called after each measurement.

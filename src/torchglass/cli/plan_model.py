@@ -159,9 +159,9 @@ def quantization(
     dtypes
         The formats to try. Repeat it for several.
     size
-        The largest size of all weights together: 50% of now, 12MB.
+        The maximum size of all weights: 50% of the original, 12MB.
     quality
-        The least signal-to-noise ratio of the outputs, in dB. Default: 20.
+        The minimum signal-to-noise ratio of the outputs, in dB. Default: 20.
     """
     from torchglass.api import experiment
 

@@ -111,7 +111,7 @@ class RunEntry:
 
     @property
     def id(self) -> str:
-        """What names the run in links; it stays when the file is moved or other runs come."""
+        """The id of the run in links; moving its file or adding runs does not change it."""
         return f"{self.run.created_ns:x}-{self.run.rank}"
 
     @property

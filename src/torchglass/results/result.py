@@ -29,7 +29,7 @@ class Result(ABC):
         """The result as dicts, lists, strings and numbers."""
 
     def text(self, *, width: int | None = None) -> str:
-        """All of it as text; with a `width`, to fit a terminal of as many columns."""
+        """All of it as text; with a `width`, to fit a terminal of this many columns."""
         return broken(str(self), width)
 
     def brief(self, *, width: int | None = None, lines: int = BRIEF_LINES) -> str:
@@ -37,7 +37,7 @@ class Result(ABC):
 
         Args:
             width: Terminal columns to fit into.
-            lines: The most lines.
+            lines: Maximum number of lines.
         """
         return shortened_lines(self._text_to_shorten(lines, width), lines)
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 100
 _MOST_SETTINGS = 6
-"""Settings that differ between runs and have a column of their own without being selected."""
+"""Number of differing settings that get a column by default."""
 _COMMIT = 8
 _TEXT = 40
 _DIGITS = 4
@@ -167,7 +167,7 @@ _FACTS: dict[str, Callable[[RunEntry], Value]] = {
 def value_of(entry: RunEntry, name: str) -> Value:
     """A value of a run by its name: a fact, a setting ("lr") or a logged value ("accuracy").
 
-    "config.NAME" and "values.NAME" say which of them is meant.
+    "config.NAME" and "values.NAME" are unambiguous.
     """
     if name in _FACTS:
         return _FACTS[name](entry)
@@ -208,7 +208,7 @@ class RunTable(ListReport[RunEntry]):
 
     @property
     def answer(self) -> str:
-        """How many runs there are, and how they are."""
+        """The number of runs, and how many are in which state."""
         counts = defaultdict(int, {"running": 0})
         for entry in self.entries:
             counts[entry.ending.state if not entry.status.is_over else _verdict(entry)] += 1
@@ -225,8 +225,8 @@ class RunTable(ListReport[RunEntry]):
 
         Args:
             expression: Comparisons of facts, settings and logged values, such as
-                `"lr < 1e-3 and state == 'finished'"` or `"'cnn' in name"`. Other names than
-                identifiers stand in backquotes. A run without a value does not pass.
+                `"lr < 1e-3 and state == 'finished'"` or `"'cnn' in name"`. Put names
+                that are not identifiers in backquotes. A run without a value does not pass.
             **settings: Values that the runs have, such as `optimizer="adam"`.
 
         Returns:
@@ -307,7 +307,7 @@ class RunTable(ListReport[RunEntry]):
         """A run, opened for reading; `runs.open(0)` is the first one of the table.
 
         Args:
-            which: Its place in the table, its name, its id, or the start of its id.
+            which: Its index in the table, its name, its id, or the start of its id.
 
         Returns:
             The run, as from `tg.open`.
@@ -345,7 +345,7 @@ class RunTable(ListReport[RunEntry]):
 
         Args:
             width: Terminal columns to fit into; what is left out is named below the table.
-            rows: The most runs to show; None for all.
+            rows: Maximum number of runs to show; None for all.
         """
         shown = self.entries[:rows]
         columns = select_columns(self._columns(), self._shown_columns)
@@ -474,7 +474,7 @@ class RunTable(ListReport[RunEntry]):
         return every
 
     def _varying(self) -> Iterator[Column[RunEntry]]:
-        """Columns of the settings that tell the runs apart."""
+        """Columns of the settings that differ between the runs."""
         found = 0
         for name in self._settings:
             values = {entry.run.config.get(name) for entry in self.entries}
@@ -488,7 +488,7 @@ class RunTable(ListReport[RunEntry]):
 
 
 def run_facts(entry: RunEntry) -> dict[str, Any]:
-    """All that a table knows of a run, as dicts, lists, strings and numbers."""
+    """Everything a table has about a run, as dicts, lists, strings and numbers."""
     facts = {name: fact(entry) for name, fact in _FACTS.items()}
     grouped = {
         "values": dict(entry.values),

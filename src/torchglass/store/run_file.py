@@ -233,7 +233,7 @@ class RunFile:
 
 
 def _continued(begun: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run; one that is resumed takes the settings and the notes of now."""
+    """The record of a run; a resumed run takes the new settings and notes."""
     if begun is None:
         return run
     renewed = {key: run[key] for key in ("notes", "git_commit") if run.get(key)}

@@ -1,8 +1,8 @@
 """The runs of a folder as a list, each read once: an index beside them keeps what was read.
 
 The index is one SQLite file. Each row has the entry of a run file and the sizes and times of the
-files that it was read from, and holds for as long as these do not change. An index that is corrupt
-is made again; where it cannot be written, everything is read again next time.
+files that it was read from, and is valid while these do not change. A corrupt index is created
+again; if it cannot be written, everything is read again next time.
 """
 
 from __future__ import annotations

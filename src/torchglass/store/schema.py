@@ -293,7 +293,7 @@ def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3
 
 
 def has_foreign_parts(connection: sqlite3.Connection) -> bool:
-    """Whether a file has views, triggers or virtual tables, which could run queries of others."""
+    """Whether a file has views, triggers or virtual tables, which could run foreign queries."""
     ((strange,),) = connection.execute(_STRANGE)
     return bool(strange)
 

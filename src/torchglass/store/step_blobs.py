@@ -305,7 +305,7 @@ class LatestValues:
         self._places: dict[bytes, list[tuple[str, int]]] = {}
 
     def add(self, step: int, blob: bytes, series: Sequence[Series]) -> None:
-        """Take the values of a step; `series` are all that there are by now."""
+        """Take the values of a step; `series` are all series so far."""
         if len(series) != self._series:
             self._series = len(series)
             self._places.clear()

@@ -60,7 +60,7 @@ class Filter:
         return bool(self._value(self._tree, lookup))
 
     def _name(self, found: re.Match[str]) -> str:
-        """What stands for a name in backquotes, which may have any characters."""
+        """A placeholder for a name in backquotes, which may have any characters."""
         self._quoted.append(found[1])
         return f"__quoted_{len(self._quoted) - 1}"
 
@@ -79,7 +79,7 @@ class Filter:
             word = type(node).__name__.lower()
             raise self._wrong(f"it has a {word}, and only comparisons are allowed")
         if isinstance(node, ast.UnaryOp) and not isinstance(node.op, (ast.Not, ast.USub)):
-            raise self._wrong("only `not` and `-` can stand before a value")
+            raise self._wrong("only `not` and `-` can precede a value")
         if isinstance(node, ast.Compare) and not set(map(type, node.ops)) <= set(_COMPARISONS):
             raise self._wrong("use == and != instead of `is`")
         for child in ast.iter_child_nodes(node):

@@ -294,7 +294,7 @@ _MOST_ROWS = 100
 _LEAST_LINES = 5
 """Of a part of a text that is shortened."""
 BRIEF_LINES = 40
-"""The most lines of a text in brief."""
+"""The maximum number of lines of a brief text."""
 _TAB = 4
 _GUIDES = "│├└─ "
 
@@ -505,7 +505,7 @@ def ends(items: Sequence[R], most: int) -> tuple[Sequence[R], int, Sequence[R]]:
 
 
 def shortened_lines(text: str, most: int) -> str:
-    """A text in at most so many lines: the longest parts between rules and blank lines end early.
+    """A text in at most this many lines: the longest parts between rules and blank lines end early.
 
     A line says how many are missing.
     """

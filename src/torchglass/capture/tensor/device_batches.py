@@ -37,10 +37,10 @@ from torchglass.capture.torch_modes import quietly
 from torchglass.records.model import Stats
 
 AnyKey = TypeVar("AnyKey")
-"""What the caller calls a tensor by."""
+"""The caller's key of a tensor."""
 
 _LARGEST_BYTES: Final = 1 << 18
-"""The largest tensor that is worth a copy: a dozen kernels take longer than copying so much."""
+"""The largest tensor that is worth a copy: a dozen kernels take longer than such a copy."""
 _MOST_ROWS: Final = 1 << 8
 _BATCH_BYTES: Final = 1 << 22
 _MOST_BYTES: Final = 1 << 26
@@ -68,7 +68,7 @@ class _Batch(Generic[AnyKey]):
         self.stream = stream
         self.shape = like.shape
         self.norms: list[AnyKey] = []
-        """What the norms of the samples of each row are called by."""
+        """The keys of the norms of the samples of each row."""
         self._count = max(1, min(_MOST_ROWS, _BATCH_BYTES // like.nbytes))
         # A matrix made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
@@ -91,7 +91,7 @@ class _Batch(Generic[AnyKey]):
         return row
 
     def take(self) -> tuple[torch.Tensor, list[AnyKey]]:
-        """The rows, valid until the next copy, and what they are called by."""
+        """The rows, valid until the next copy, and their keys."""
         keys, self._keys = self._keys, []
         return self._matrix[: len(keys)], keys
 
@@ -320,7 +320,7 @@ _NARROW = {
     *(torch.bool, torch.uint16),
 }
 _SMALL: Final = 1 << 20
-"""Up to so many elements, a copy in the widest dtype is cheap."""
+"""Up to this many elements, a copy in the widest dtype is cheap."""
 _HEAD: Final = 10
 """The columns of a summary in front of the sample."""
 
@@ -332,7 +332,7 @@ def summarize_rows(
     with_sample: bool,
     is_scaled: bool = False,
 ) -> torch.Tensor:
-    """Measure each row of a matrix on its device, without a question to the host.
+    """Measure each row of a matrix on its device, without asking the host.
 
     The result has `_HEAD` numbers per row, and then a sample: the values at `positions`, or all.
     A sum of squares around the mean would lose a small spread around a large mean if the mean were
@@ -416,7 +416,7 @@ def _statistics(size: int, is_scaled: bool, array: Array) -> RowStatistics:
 
 
 def _joined(parts: Sequence[Stats], repeats: int) -> Stats:
-    """The statistics of a tensor that consists of these parts, repeated so often."""
+    """The statistics of a tensor that consists of these parts, repeated this many times."""
     finite = [part.count - part.nan - part.inf for part in parts]
     total = sum(finite)
     there = [(part, count) for part, count in zip(parts, finite, strict=True) if count]

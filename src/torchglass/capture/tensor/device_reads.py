@@ -28,7 +28,7 @@ Use = Callable[[Array], None]
 """Gets the values of a tensor once they are on the host."""
 
 _MOST_SENT = 8
-"""If so many copies have not arrived, the host waits for the oldest one."""
+"""If this many copies have not arrived, the host waits for the oldest one."""
 _SENT_DTYPES = {
     *(torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8),
     *(torch.uint8, torch.bool),
@@ -37,7 +37,7 @@ _SENT_DTYPES = {
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is captured: any other use of the device would spoil it."""
+    """Whether a CUDA graph is captured: any other use of the device would break it."""
     return _has_cuda() and torch.cuda.is_current_stream_capturing()
 
 

@@ -90,7 +90,7 @@ class _UnwrittenFrame(NamedTuple):
     time_ns: int
     values: StepValues
     copies: int
-    """It is complete once so many copies have arrived from devices."""
+    """It is complete once this many copies have arrived from devices."""
 
 
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()

@@ -1,8 +1,8 @@
 """Places the blocks of a diagram in columns, and routes the lines between them.
 
 The longest chain of a module is a straight column. A branch has a column beside it. A line that
-passes by blocks, such as a skip connection, has a lane of its own at the side, and enters a "+"
-from there. Modules are placed from the inside out: a module is a block whose lines go on inside.
+passes by blocks, such as a skip connection, has its own lane at the side, and enters a "+"
+from there. Modules are placed from the inside out: a module is a block whose lines continue inside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GAP = 20.0
 _LABEL_GAP = 30.0
 """The same where the arrow has a shape."""
 _FORK = 9.0
-"""How far below a block its lines part."""
+"""How far below a block its lines split."""
 _COLUMN_GAP = 26.0
 _LANE = 13.0
 _INSET = 14.0
@@ -304,12 +304,12 @@ class _ModuleLayout:
         self._bottom = y + (self._gap_before(self._deepest) - 4 if self._is_framed else 0.0)
 
     def _first_gap(self) -> float:
-        """The space below the title: for lines that part there."""
+        """The space below the title: for lines that split there."""
         entering = [flow for flow in self._edges if flow.source is None]
         return 20.0 if len(entering) > 1 else 8.0
 
     def _gap_before(self, rank: int) -> float:
-        """The space above a rank: for shapes, and for lines that part or meet there."""
+        """The space above a rank: for shapes, and for lines that split or meet there."""
         labels = forks = 0
         for flow in self._edges:
             source, target = self._ends(flow)
@@ -497,7 +497,7 @@ class _ModuleLayout:
         return self._x[flow.target] + child.entry(flow.tensor), self._top[flow.target]
 
     def _has_arrow(self, flow: Flow) -> bool:
-        """Whether a line ends at a block; inside a module it goes on."""
+        """Whether a line ends at a block; inside a module it continues."""
         if flow.target is None:
             return self._panel is not None
         return not self._children[flow.target].parts

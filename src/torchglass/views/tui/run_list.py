@@ -78,7 +78,7 @@ class RunList(ThemedApp["str | None"]):
         table.move_cursor(row=table.cursor_row + by)
 
     def action_sort(self, number: int) -> None:
-        """Sort by a column: lowest first, and pressed again, highest first."""
+        """Sort by a column: lowest first; if pressed again, highest first."""
         columns = self._shown["columns"]
         if number > len(columns):
             return
@@ -103,7 +103,7 @@ class RunList(ThemedApp["str | None"]):
         self.push_screen(prompt, apply)
 
     def action_select(self) -> None:
-        """Select the run at the cursor, or not any more; those selected show their loss."""
+        """Toggle the selection of the run at the cursor; selected runs show their loss."""
         path = self._path()
         if path is None or path in self._others:
             return
