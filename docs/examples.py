@@ -110,15 +110,21 @@ def run_page(text: str) -> list[Block]:
     """Run the examples of a page in the current folder; the blocks that are outputs say which."""
     program = Program()
     blocks = blocks_of(text)
-    for block, after in zip_longest(blocks, blocks[1:]):
-        gap = text[block.span[1] : after.span[0]] if after else ""
-        shown = after if after and after.language == "text" and gap.count("\n") <= 4 else None
-        if block.title:
-            Path(block.title).write_text(block.body, encoding="utf-8")
-        elif _runs(block, shown):
-            printed = program.run(block)
-            if shown is not None:
-                shown.printed = printed
+    # A program finds the files beside it.
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        for block, after in zip_longest(blocks, blocks[1:]):
+            gap = text[block.span[1] : after.span[0]] if after else ""
+            shown = after if after and after.language == "text" and gap.count("\n") <= 4 else None
+            if block.title:
+                Path(block.title).write_text(block.body, encoding="utf-8")
+            elif _runs(block, shown):
+                printed = program.run(block)
+                if shown is not None:
+                    shown.printed = printed
+    finally:
+        sys.path.remove(here)
     return blocks
 
 

@@ -61,7 +61,10 @@ REPORTS = {
     "runs": ["."],
 }
 """The commands that print a report, and words for each."""
-NO_REPORT = {"explore", "view", "serve", "report", "demo", "completion", "schema"}
+NO_REPORT = {
+    *("explore", "view", "serve", "report", "demo", "completion"),
+    *("schema", "mcp", "skill"),
+}
 """They open, serve, write or install something."""
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -101,14 +102,18 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
         return StandaloneBackend(port, say if verbose else None, wait)
     if name not in ELSEWHERE:
         raise TargetError(f"backend must be one of {', '.join(NAMES)}, not {name!r}")
+    backend: Backend = getattr(integration(name, f"backend={name!r}"), ELSEWHERE[name])()
+    return backend
+
+
+def integration(name: str, what: str) -> ModuleType:
+    """A module of `integrations`; an error names the extra to install for `what`."""
     try:
-        module = importlib.import_module(f"torchglass.integrations.{name}")
-        backend: Backend = getattr(module, ELSEWHERE[name])()
+        return importlib.import_module(f"torchglass.integrations.{name}")
     except ImportError as error:
         raise ViewError(
-            f"backend={name!r} needs {name}: pip install 'torchglass[{name}]' ({error})"
+            f"{what} needs {name}: pip install 'torchglass[{name}]' ({error})"
         ) from error
-    return backend
 
 
 class StandaloneBackend(Backend):

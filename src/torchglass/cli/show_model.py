@@ -1,8 +1,9 @@
-"""The commands that show a model, a checkpoint or a run, and the demo."""
+"""The commands that show a model, a checkpoint or a run, serve programs, and start the demo."""
 
 from __future__ import annotations
 
 import contextlib
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -349,6 +350,40 @@ def schema(name: str | None = None, /) -> None:
         return
     fields = schemas.all_fields()
     print("\n".join(aligned_rows([(one, fields[one].title) for one in schemas.report_names()])))
+
+
+@app.command(group=PROGRAMS, usage="Usage: torchglass mcp [OPTIONS] [FOLDER]")
+def mcp(folder: Path = Path(), /, *, allow_code: Flag = False, debug: Debug = False) -> None:
+    """Serve runs, traces and checkpoints to a coding agent over MCP (stdio), read-only.
+
+    ```
+    torchglass mcp runs
+    ```
+
+    Add it to an agent as the command `torchglass` with the arguments `mcp` and a folder. Needs
+    `pip install 'torchglass[mcp]'`.
+
+    Parameters
+    ----------
+    folder
+        Folder that names of runs are relative to. Default: the current one.
+    allow_code
+        Also accept targets that run code, such as `net.py:Net`.
+    """
+    from torchglass.api.backends import integration
+
+    integration("mcp", "torchglass mcp").serve(folder, allow_code=allow_code)
+
+
+@app.command(group=PROGRAMS)
+def skill() -> None:
+    """Print instructions for a coding agent that uses Torchglass.
+
+    ```
+    torchglass skill > SKILL.md
+    ```
+    """
+    print(files("torchglass.integrations").joinpath("skill.md").read_text(encoding="utf-8").strip())
 
 
 @app.command(group=STARTING)

@@ -88,6 +88,10 @@ class RunFolder:
             (found,) = run.reader.points_of([series.id], most=points)
         return found.steps.tolist(), found.column("value").tolist()
 
+    def traces(self) -> list[RunEntry]:
+        """The saved traces of single forwards, which the table leaves out."""
+        return [entry for entry in self._index.entries() if entry.is_trace]
+
 
 def _one_each(entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
     """One entry for each run: the ranks of a run in one folder are one."""

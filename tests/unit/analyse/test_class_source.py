@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchglass.analyse.signatures import read_class
+from torchglass.analyse.class_source import read_class
 from torchglass.records.model import ClassSource
 
 TEXT = '''\

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchglass.analyse.call_graph import op_graph
+from torchglass.analyse.class_source import read_class
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
 from torchglass.analyse.parameters import COUNT_FIELDS, count
-from torchglass.analyse.signatures import read_class
 from torchglass.analyse.training_overview import HeatMaps, Statistic, loss_series
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics

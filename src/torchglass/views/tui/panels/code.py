@@ -16,7 +16,7 @@ from typing import ClassVar
 from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 from textual.app import App, SuspendNotSupported
 
-from torchglass.analyse.signatures import read_class
+from torchglass.analyse.class_source import read_class
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.trace import OpId
 from torchglass.tables.text import harmless

@@ -1,0 +1,230 @@
+"""A coding agent asks `torchglass mcp`, in a process of its own, through the SDK's client."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from benchmarks.agents import PROBLEMS, investigate_all, record, serving
+from tests.command_line import main
+from torchglass.integrations.mcp import MOST_TOKENS, page, token_count
+
+NET = """
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+            self.spare = nn.Linear(8, 8)
+            self.head = nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+"""
+Ask = Callable[..., tuple[str, bool]]
+
+
+def ask_all(folder: Path, *questions: tuple[str, dict[str, Any]]) -> list[tuple[str, bool]]:
+    """The answers of one server to several questions, and whether each is an error."""
+
+    async def talk() -> list[tuple[str, bool]]:
+        async with serving(folder) as client:
+            answers = [await client.call_tool(name, arguments) for name, arguments in questions]
+        return [(answer.content[0].text, bool(answer.is_error)) for answer in answers]  # type: ignore[union-attr]
+
+    return asyncio.run(talk())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run whose model has an unused module, a trace, and a file that is neither."""
+    (tmp_path / "net.py").write_text(textwrap.dedent(NET))
+    monkeypatch.syspath_prepend(tmp_path)
+    import net  # type: ignore[import-not-found]
+
+    model = net.Net()
+    train(model, tmp_path / "runs" / "first.glass")
+    tg.trace(model, torch.ones(2, 4)).save(tmp_path / "pass.glass")
+    (tmp_path / "notes.txt").write_text("nothing of interest")
+    return tmp_path
+
+
+def train(model: nn.Module, path: Path) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tg.watch(model, save=path, verbose=False) as watcher:
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            watcher.log("loss", loss)
+
+
+def test_an_agent_finds_a_run_its_problem_and_the_lines(folder: Path) -> None:
+    (runs, _), (diagnosis, _), (module, _), (series, _), (ops, _) = ask_all(
+        folder,
+        ("runs", {}),
+        ("diagnose", {"run": "runs/first.glass"}),
+        ("module", {"target": "runs/first.glass", "path": "body.0"}),
+        ("series", {"run": "runs/first.glass", "name": "loss", "points": 3}),
+        ("trace", {"file": "pass.glass", "search": "linear"}),
+    )
+
+    assert runs.splitlines()[0].startswith("1 run in ")
+    assert "runs/first.glass: warning, finished, last step 29, loss " in runs
+    assert "`spare` is never called" in runs
+    assert "pass.glass: trace of Net" in runs
+    assert "module-never-called at spare since step 0" in diagnosis
+    assert "created: net.py:8 in __init__" in diagnosis
+    assert "used: nowhere; modules beside it: net.py:12 in forward" in diagnosis
+    assert "parameter: body.0.weight 8×4 float32" in module
+    assert "created: net.py:7 in __init__" in module
+    assert [line.partition(":")[0] for line in series.splitlines()[1:]] == [
+        "step 0",
+        "step 14",
+        "step 29",
+    ]
+    assert ops.splitlines()[0] == "pass.glass: 2 of 5 operations"
+    assert "2×8 float32" in ops
+    assert "net.py:12 in forward" in ops
+
+
+def test_runs_are_selected_and_sorted(folder: Path) -> None:
+    train(nn.Sequential(nn.Linear(4, 1)), folder / "runs" / "second.glass")
+
+    (best, _), (none, is_error) = ask_all(
+        folder,
+        ("runs", {"where": "'second' in name", "sort": "loss"}),
+        ("runs", {"where": "loss < 0"}),
+    )
+
+    assert [line.partition(":")[0] for line in best.splitlines()[1:]] == ["runs/second.glass"]
+    assert is_error
+    assert "no run has loss < 0. 2 runs in" in none
+
+
+def test_two_runs_and_their_models_are_compared(folder: Path) -> None:
+    train(nn.Sequential(nn.Linear(4, 1)), folder / "runs" / "second.glass")
+
+    (comparison, _), (summary, _) = ask_all(
+        folder,
+        ("compare", {"a": "runs/first.glass", "b": "runs/second.glass"}),
+        ("summary", {"target": "runs/first.glass"}),
+    )
+
+    assert comparison.startswith("runs/first.glass and runs/second.glass: different")
+    assert summary.startswith("runs/first.glass: 121 parameters")
+
+
+def test_nothing_is_answered_with_silence(folder: Path) -> None:
+    (nowhere, is_error), (missing, _), (no_run, _), (typo, _), (code, _), (no_trace, _) = ask_all(
+        folder,
+        ("runs", {"folder": "elsewhere"}),
+        ("diagnose", {"run": "runs/frist.glass"}),
+        ("diagnose", {"run": "notes.txt"}),
+        ("module", {"target": "runs/first.glass", "path": "boddy.0"}),
+        ("summary", {"target": "net.py:Net"}),
+        ("trace", {"file": "runs/first.glass"}),
+    )
+
+    assert not is_error
+    assert nowhere.startswith(
+        f"No runs (*.glass) in {folder / 'elsewhere'}, which is not a folder."
+    )
+    assert "runs/first.glass" in nowhere
+    assert "There is no" in missing
+    assert "runs/first.glass" in missing
+    assert "notes.txt is not a run. There: runs in" in no_run
+    assert "did you mean body.0" in typo
+    assert "would run code" in code
+    assert "is a run, not a trace" in no_trace
+
+
+def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path) -> None:
+    ((answer, _),) = ask_all(tmp_path, ("runs", {}))
+
+    assert "has no files" in answer
+    assert "tg.watch(model)" in answer
+
+
+def test_a_corrupt_run_leaves_the_others(folder: Path) -> None:
+    (folder / "runs" / "bad.glass").write_bytes(b"SQLite format 3\0 and then nothing")
+
+    ((answer, _),) = ask_all(folder, ("runs", {"folder": "runs"}))
+
+    assert "bad.glass: cannot be read" in answer
+    assert "first.glass: warning" in answer
+
+
+def test_a_cursor_reaches_everything_and_no_answer_is_long(tmp_path: Path) -> None:
+    blocks = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(120))
+    tg.trace(nn.Sequential(*blocks), torch.ones(1, 4), save=None).save(tmp_path / "deep.glass")
+
+    async def read() -> list[str]:
+        cursor: int | None = 0
+        pages: list[str] = []
+        async with serving(tmp_path) as client:
+            while cursor is not None:
+                found = await client.call_tool("trace", {"file": "deep.glass", "cursor": cursor})
+                pages.append(found.content[0].text)  # type: ignore[union-attr]
+                _, more, rest = pages[-1].rpartition("for more: cursor=")
+                cursor = int(rest.rstrip(")")) if more else None
+        return pages
+
+    pages = asyncio.run(read())
+
+    assert len(pages) > 3
+    assert max(map(token_count, pages)) <= MOST_TOKENS
+    assert sum(text.count("float32") for text in pages) == 362
+
+
+def test_a_single_item_that_is_too_long_is_cut_and_says_so() -> None:
+    answer = page("A title", ["word " * 5000, "next"])
+
+    assert token_count(answer) <= MOST_TOKENS
+    assert "cut: too long for one answer" in answer
+    assert answer.endswith("(1 to 1 of 2; for more: cursor=1)")
+
+
+def test_a_cursor_beyond_the_end_is_refused(folder: Path) -> None:
+    ((answer, is_error),) = ask_all(folder, ("runs", {"cursor": 7}))
+
+    assert is_error
+    assert "cursor must be from 0 to 1, not 7" in answer
+
+
+def test_a_skill_names_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["skill"]) == 0
+
+    text = capsys.readouterr().out
+    assert text.startswith("---\nname: torchglass\n")
+    for command in ("diagnose", "explain", "summary", "trace", "profile", "memory", "compare"):
+        assert f"`torchglass {command}" in text
+
+
+@pytest.mark.slow
+def test_a_fixed_policy_reaches_the_module_and_the_line_of_planted_mistakes(tmp_path: Path) -> None:
+    names = [
+        "detach-before-the-head",
+        "division-by-a-zero-norm",
+        "norm-that-is-never-called",
+        "dropout-of-almost-all",
+        "last-block-never-called",
+    ]
+    assert set(names) <= PROBLEMS.keys()
+    record(names, tmp_path)
+
+    for one in asyncio.run(investigate_all(names, tmp_path)):
+        assert one.has_path, one
+        assert one.has_line, one
+        assert one.calls <= 5
+        assert one.most_tokens <= MOST_TOKENS
