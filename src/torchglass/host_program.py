@@ -37,7 +37,7 @@ class HostProgram:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        # A test run must go on to the next test.
+        # A test run must continue with the next test.
         self._is_test = "_pytest" in sys.modules
         self._frame = _main_frame()
         self._exit = sys.exit

@@ -200,7 +200,7 @@ class _Search:
         """The op of `a` that should have done the same."""
         frontier = self._frontier(self.a, self.apart_a, self.agreed_a)
         near = self._sharing(op, frontier) or self._sharing(op, self.apart_a)
-        # An op that only changes the view is no more than the way to what reads it.
+        # An op that only changes the view just passes its input on.
         computing = [other for other in near if not other.is_layout] or near or frontier
         if not computing:
             return None

@@ -366,7 +366,7 @@ def _sources(
     for one in series:
         if one.name.endswith(ending) and _is_output(one.name.removesuffix(ending)):
             by_path.setdefault(one.path, []).append(one)
-    # What leaves a module that has others inside has mostly left one of these before.
+    # The output of a container is mostly the output of a module inside.
     around = {above for path in by_path for above in parents_of(path)}
     return {path: each for path, each in by_path.items() if path not in around}
 

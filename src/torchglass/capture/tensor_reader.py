@@ -288,7 +288,7 @@ def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
         # one.
         return _weak(tensor.untyped_storage()), tensor.storage_offset(), kind
     except RuntimeError:
-        # Inside vmap or grad a tensor has no memory of its own.
+        # Inside vmap or grad a tensor owns no memory.
         return (object(),)
 
 

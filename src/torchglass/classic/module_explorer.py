@@ -472,6 +472,6 @@ def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    # Scripted modules refuse new attributes, and others may have a `__setattr__` of their own.
+    # Scripted modules refuse new attributes, and others may have their own `__setattr__`.
     attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
     return attributes

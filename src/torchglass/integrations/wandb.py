@@ -1,6 +1,6 @@
 """Shows a watched training in Weights & Biases: `tg.watch(model, backend="wandb")`.
 
-wandb keeps one row of values per step of its own, and refuses a step lower than the last. To keep
+wandb keeps one row of values per wandb step, and refuses a step lower than the last. To keep
 the program's step numbers, our values go into the row of the program's next `wandb.log`; if the
 optimizer has stepped by then, that is the row of the same step. `torchglass/step` in the row is the
 step of the training, which is the x axis of the charts. If the program logs nothing itself, the
@@ -57,7 +57,7 @@ class WandbBackend(Backend):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._kept: Thinned | None = Thinned(MOST_POINTS)
-        """None once the program is known to log by itself."""
+        """None once the program is known to log values itself."""
         self._names: set[str] = set()
         self._training = TrainingControl()
         self._reader: Reader | None = None

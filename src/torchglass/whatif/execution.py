@@ -326,7 +326,7 @@ class _Perturb(Mapping[int, Edit]):
     def perturb(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or not _is_comparable(tensor) or not tensor.numel():
             return tensor
-        # What holds whole numbers alone, such as a mask, was not rounded.
+        # A tensor of whole numbers, such as a mask, was not rounded.
         if _is_whole(tensor):
             return tensor
         count = tensor.numel()

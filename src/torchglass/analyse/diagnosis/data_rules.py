@@ -127,7 +127,7 @@ def _constant_since(track: SeriesTrack) -> int | None:
     if track.column("count").max() < 2:
         return None
     since = len(is_constant) - int(np.argmin(is_constant[::-1])) if not is_constant.all() else 0
-    # What was different before must be seen to be over.
+    # Earlier differences must have ended.
     is_over = len(track) - since >= (3 if since else 2)
     return int(track.steps[since]) if is_over else None
 
@@ -168,7 +168,7 @@ def repeated_batches(view: TrainingView) -> Iterator[Finding]:
     track = view.facts.repeats
     repeated = sum(track.values)
     part = repeated / max(1, len(track.values))
-    # A training on one batch, or on all data at once, is meant.
+    # A training on one batch, or on all data at once, is intended.
     if view.facts.batches < _FEWEST_BATCHES or repeated < 3 or part < _REPEATED:
         return
     times = 1 / (1 - part) if part < 1 else len(track.values)

@@ -103,7 +103,7 @@ def _is_called(view: TrainingView, parameter: ParameterFacts) -> bool:
 
 def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence: str) -> Finding:
     paths = {one.name.rpartition(".")[0] for one in without}
-    # The last module without a gradient stands before the place where gradients stop.
+    # The last module without a gradient is right before the place where gradients stop.
     last = max(paths, key=lambda path: view.order.get(path, -1))
     trained = sum(one.requires_grad for one in view.facts.parameters)
     path = common_path([one.name for one in without]) or (last if len(without) < trained else "")
@@ -181,7 +181,7 @@ def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
         is_back = name == "output.grad"
         first, last = (_usual_norm(track) for track in (layers[0], layers[-1]))
         first, last = (first, last) if is_back else (last, first)
-        # Exactly nothing is another problem. Deep plain networks lose much and may still learn.
+        # Exactly 0 is another problem. Deep plain networks lose much and may still learn.
         if not 0 < first < (_WEAK if view.is_stuck else _FADED) * last:
             continue
         norms = [_usual_norm(track) for track in layers]

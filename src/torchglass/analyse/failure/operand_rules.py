@@ -399,7 +399,7 @@ def attention(failed: FailedOp) -> BrokenRule | None:
 
 
 def cell(failed: FailedOp) -> BrokenRule | None:
-    """A recurrent cell takes inputs and states of its own sizes."""
+    """A recurrent cell expects inputs and states of its sizes."""
     return _features(failed, "input", "weight_ih") or _features(failed, "hidden", "weight_hh")
 
 

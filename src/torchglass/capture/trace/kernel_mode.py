@@ -209,7 +209,7 @@ def _written(
 
 
 def is_made_of_others(func: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a composite op has no kernel of its own for these tensors."""
+    """Whether a composite op has no own kernel for these tensors."""
     return all(
         tensor.layout is torch.strided
         and not tensor.is_nested

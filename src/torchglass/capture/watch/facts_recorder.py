@@ -193,7 +193,7 @@ class FactsRecorder:
         model = self._model()
         modules = dict(model.named_modules()) if model is not None else {}
         for one in active_dropouts(trace):
-            # Who has switched a Dropout on again means it, as for an estimate of uncertainty.
+            # A Dropout that was switched on again is intended, as for an estimate of uncertainty.
             if not isinstance(modules.get(one.path), _DROPOUTS):
                 self._eval_step = self._eval_step if self._dropouts else self._step
                 self._dropouts.setdefault(one)

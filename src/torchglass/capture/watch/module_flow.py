@@ -254,7 +254,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         path = self._paths.get(id(module))
         if path is None or self._values is None:
             return None
-        # Autograd recomputes checkpoints in threads of its own.
+        # Autograd recomputes checkpoints in its own threads.
         if self.thread != threading.get_ident() and not is_in_backward():
             return None
         prefix = next((call.prefix for call in reversed(self.running) if call.path == path), "")

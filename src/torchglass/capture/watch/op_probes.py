@@ -349,7 +349,7 @@ class BatchRepeats:
 
     def _see(self, sample: Array, step: int) -> None:
         if not (sample == sample).all() or (sample == sample[0]).all():
-            # It tells nothing.
+            # It says nothing about repeats.
             self._forget()
             return
         key = hash(sample.tobytes())

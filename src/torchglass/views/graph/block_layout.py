@@ -534,7 +534,7 @@ def _ranks(flows: Sequence[Flow], last: int) -> dict[int, int]:
     for number in range(last):
         rank[number] = max((rank[one] + 1 for one in before[number] if one in rank), default=0)
     rank[last] = max((rank[number] + 1 for number in range(last)), default=0)
-    # What has no input of its own is directly before its use.
+    # A block without inputs is placed right before its use.
     for number in range(last):
         if not before[number]:
             rank[number] = max(min((rank[one] for one in after[number]), default=1) - 1, 0)

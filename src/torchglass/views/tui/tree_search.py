@@ -50,7 +50,7 @@ class ModuleFinder:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._words: list[str] = []
-        """Name, class, settings and tensors in lower case, on lines of their own."""
+        """Name, class, settings and tensors in lower case, each on its own line."""
         self._names: list[str] = []
         """The name at the start of each text."""
         self._numbers: dict[tuple[object, ...], int] = {}

@@ -233,7 +233,7 @@ class _Api:
             try:
                 latest = await self._news.latest()
             except StoreError:
-                return  # The page reconnects by itself, and shows that it is disconnected.
+                return  # The page reconnects automatically, and shows that it is disconnected.
             if latest.mark != known or (latest.ended and not quiet_polls):
                 yield latest.event
                 quiet_polls = 0

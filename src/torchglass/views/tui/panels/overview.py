@@ -515,7 +515,7 @@ def _loss_picture(
     finite = finite[np.isfinite(finite)]
     is_log = bool(finite.size and finite.min() > 0 and finite.max() > _LOG_LOSS * finite.min())
     lines = [np.log10(line) for line in (low, high)] if is_log else [low, high]
-    # Odd, so that the highest and the lowest value have a pixel of their own.
+    # Odd, so that the highest and the lowest value have their own pixel.
     middle = (lines[0] + lines[1]) / 2
     picture, bottom, top = draw_bands(
         [lines[0], middle, lines[1]], _LOSS_COLORS[is_dark], max(height - 1, 1)
