@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchglass.api.measure import unregister_flops as unregister_flops
     from torchglass.api.plan import batch_size as batch_size
     from torchglass.api.plan import estimate as estimate
+    from torchglass.api.runs import query as query
     from torchglass.api.runs import runs as runs
     from torchglass.api.summary import summary as summary
     from torchglass.api.trace import diagram as diagram
@@ -119,7 +120,7 @@ _HOMES = {
     "api.guard": "guard replay",
     "api.measure": "flops inspect memory profile record register_flops unregister_flops",
     "api.plan": "batch_size estimate",
-    "api.runs": "runs",
+    "api.runs": "query runs",
     "api.summary": "summary",
     "api.trace": "diagram explain load pluck trace tracing",
     "api.view": "view",

@@ -59,10 +59,11 @@ REPORTS = {
     "compare": ["first.glass", "second.glass"],
     "replay": ["dump.safetensors"],
     "runs": ["."],
+    "query": ["SELECT step, value FROM points WHERE kind = 'scalar'", "first.glass"],
 }
 """The commands that print a report, and words for each."""
 NO_REPORT = {
-    *("explore", "view", "serve", "report", "demo", "completion"),
+    *("explore", "export", "view", "serve", "report", "demo", "completion"),
     *("schema", "mcp", "skill"),
 }
 """They open, serve, write or install something."""

@@ -1,4 +1,4 @@
-"""The verb `runs`: a folder of runs as a table."""
+"""The verbs over many runs: `runs` lists a folder, `query` asks them in SQL."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchglass.results.query import QueryResult
     from torchglass.results.runs import RunTable
 
 
@@ -43,3 +44,37 @@ def runs(folder: str | os.PathLike[str] = "runs") -> RunTable:
     from torchglass.results.runs import RunFolder
 
     return RunFolder(Path(folder).expanduser()).table()
+
+
+def query(sql: str, *targets: str | os.PathLike[str]) -> QueryResult:
+    """Ask runs in SQL, with DuckDB: `pip install 'torchglass[query]'`.
+
+    The table `points` has a row for each series and step, `runs` one for each run. A query only
+    reads. Of run files, only the series and columns that the query needs are read.
+
+    Args:
+        sql: One SELECT.
+        *targets: Run files, folders of runs, or what `torchglass export --parquet` wrote. Without
+            any: the folder "runs".
+
+    Returns:
+        A `QueryResult`: print it, or use `.entries`, `.to_csv()`, `.to_json()`.
+
+    Raises:
+        ViewError: DuckDB is not installed, or the query is wrong or would write.
+        TargetError: A target does not exist.
+        StoreError: A run cannot be read.
+
+    Example:
+        >>> import torch
+        >>> import torchglass as tg
+        >>> with tg.watch(torch.nn.ReLU(), save="asked/run.glass") as watcher:
+        ...     for loss in (2.0, 1.0):
+        ...         watcher.log("loss", loss)
+        ...         watcher.step()
+        >>> query("SELECT step, value FROM points WHERE name = 'loss'", "asked").entries
+        ((0, 2.0), (1, 1.0))
+    """
+    from torchglass.results.query import query as answer
+
+    return answer(sql, [Path(target).expanduser() for target in targets or ("runs",)])

@@ -17,6 +17,7 @@ from torchglass.cli.options import (
     Flag,
     TableOptions,
     app,
+    tell,
     terminal_width,
 )
 
@@ -109,3 +110,58 @@ def _follow(read: Callable[[], str]) -> NoReturn:
             shown = text
             print(f"{_CLEAR}{text}", flush=True)
         time.sleep(_FOLLOW_SECONDS)
+
+
+@app.command(group=LOOKING, usage="Usage: torchglass query [OPTIONS] SQL [RUNS...]")
+def query(
+    sql: str,
+    /,
+    *runs: Path,
+    output: TableOptions = AS_TABLE,
+    debug: Debug = False,
+) -> None:
+    """Ask runs in SQL: `points` has a row for each series and step, `runs` one for each run.
+
+    ```
+    torchglass query "SELECT run, min(value) FROM points WHERE name = 'loss' GROUP BY run" runs
+    torchglass query "SELECT name, loss FROM runs ORDER BY loss LIMIT 5" runs
+    torchglass query "SELECT step, std FROM points WHERE path = 'fc' AND name = 'weight'" exported
+    ```
+
+    A query only reads. It needs DuckDB: `pip install 'torchglass[query]'`.
+
+    Parameters
+    ----------
+    sql
+        One SELECT.
+    runs
+        Run files, folders of runs, or what `torchglass export` wrote. Default: `runs`.
+    """
+    from torchglass.api.runs import query as answer
+
+    output.check()
+    output.show(answer(sql, *runs))
+
+
+@app.command(group=LOOKING, usage="Usage: torchglass export --parquet DIR [OPTIONS] [RUNS...]")
+def export(*runs: Path, parquet: Path, debug: Debug = False) -> None:
+    """Write runs as Parquet files, which pandas, polars, DuckDB and others read.
+
+    ```
+    torchglass export runs --parquet exported
+    torchglass export runs/mnist.glass --parquet exported
+    ```
+
+    It writes `points/NAME.parquet` for each run, and `runs.parquet`, the table of all runs.
+
+    Parameters
+    ----------
+    runs
+        Run files or folders of runs. Default: `runs`.
+    parquet
+        The folder to write to.
+    """
+    from torchglass.results.query import export_parquet
+
+    for file in export_parquet(runs or [Path("runs")], parquet):
+        tell(f"wrote {file}")

@@ -35,7 +35,7 @@ from torchglass.records.run import (
     Series,
     Session,
 )
-from torchglass.results import ranks
+from torchglass.results import arrow_table, ranks
 from torchglass.results.files import open_readers, ranks_beside
 from torchglass.results.ranks import RankReport, RanksReader
 from torchglass.store.readers import FileReader
@@ -43,6 +43,7 @@ from torchglass.tables.export import csv_text, written
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 class SeriesColumn(NamedTuple):
@@ -384,6 +385,38 @@ class SavedRun:
     def to_pandas(self) -> pd.DataFrame:
         """All series side by side: "loss", "fc.weight.mean", … by step."""
         return to_pandas(self._columns())
+
+    def to_arrow(self) -> pa.Table:
+        """All values as an Arrow table, a row for each series and step.
+
+        Returns:
+            The table. Its columns are listed in the documentation of columns.
+
+        Raises:
+            ViewError: pyarrow is not installed.
+        """
+        return self._arrow().stream().read_all()
+
+    def to_parquet(self, path: str | PathLike[str]) -> Path:
+        """Write all values as a Parquet file, with the columns of `to_arrow`.
+
+        Args:
+            path: The file.
+
+        Returns:
+            Its path.
+
+        Raises:
+            ViewError: pyarrow is not installed.
+        """
+        return arrow_table.write_parquet(self._arrow(), path)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The columns of `to_arrow` as a stream: polars, DuckDB and pandas take a run as it is."""
+        return self._arrow().stream().__arrow_c_stream__(requested_schema)
+
+    def _arrow(self) -> arrow_table.RunColumns:
+        return arrow_table.RunColumns(self.reader, self.path.name.removesuffix(".glass"))
 
     def close(self) -> None:
         """Close the file."""

@@ -50,7 +50,14 @@ from torchglass.store.run_file import (
     read_meta,
     read_series,
 )
-from torchglass.store.step_blobs import pack_document, unpack, unpack_document, unpack_histograms
+from torchglass.store.step_blobs import (
+    BinColumns,
+    pack_document,
+    unpack,
+    unpack_bin_columns,
+    unpack_document,
+    unpack_histograms,
+)
 
 R = TypeVar("R")
 
@@ -176,6 +183,14 @@ class FileReader(Reader):
                 self._line(after),
             )
             return unpack_histograms(frames, wanted, known)
+
+    def bin_columns(self, wanted: Sequence[Series]) -> BinColumns:
+        """The bins of some histograms as columns, in the order of series, then of steps."""
+        with self._reading() as connection:
+            frames = connection.execute(
+                f"SELECT blob, bins FROM {_FRAMES} AND bins IS NOT NULL ORDER BY id", self._line(-1)
+            )
+            return unpack_bin_columns(frames, wanted, read_series(connection))
 
     def last_step(self) -> int:
         rows = self._rows(f"SELECT step FROM {_FRAMES} ORDER BY step DESC LIMIT 1", self._line(-1))

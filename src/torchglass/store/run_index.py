@@ -191,6 +191,13 @@ def run_files(folder: Path) -> Iterator[RunFileMark]:
             yield RunFileMark(prefix + name, mark, size, not beside)
 
 
+def entry_of(path: Path) -> RunEntry:
+    """The entry of one run file, whatever its name is."""
+    stat = path.stat()
+    mark = RunFileMark(path.name, f"{stat.st_mtime_ns}.{stat.st_size}", stat.st_size, False)
+    return read_entry(path.parent, mark)
+
+
 def read_entry(folder: Path, file: RunFileMark) -> RunEntry:
     """The entry of a run file; one that cannot be read says why."""
     path = folder / file.path

@@ -116,6 +116,52 @@ def _counts(small: npt.NDArray[np.uint8], rest: bytes, part: slice) -> npt.NDArr
     return counts
 
 
+class BinColumns(NamedTuple):
+    """Many histograms as columns, one after the other."""
+
+    exponents: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    """Their numbers of bins."""
+    counts: npt.NDArray[np.int64]
+    """The counts of all bins."""
+
+    @classmethod
+    def of(cls, every: Sequence[Histograms]) -> BinColumns:
+        """The histograms of some series."""
+        bins = [one for found in every for one in found.bins]
+        counts = [np.array(one.counts, np.int64) for one in bins]
+        return cls(
+            np.array([one.exponent for one in bins], np.int64),
+            np.array([one.first for one in bins], np.int64),
+            np.array([len(one) for one in counts], np.int64),
+            np.concatenate([np.empty(0, np.int64), *counts]),
+        )
+
+    def take(self, order: npt.NDArray[np.int64]) -> BinColumns:
+        """The histograms at these indices."""
+        lengths = self.lengths[order]
+        starts = (np.cumsum(self.lengths) - self.lengths)[order]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        counts = self.counts[np.repeat(starts, lengths) + within]
+        return BinColumns(self.exponents[order], self.firsts[order], lengths, counts)
+
+
+def unpack_all_bins(blob: bytes) -> BinColumns:
+    """The bins of all histograms of a step."""
+    number = int.from_bytes(blob[: _LENGTH.itemsize], "little")
+    exponents = np.frombuffer(blob, _EXPONENT, number, _LENGTH.itemsize)
+    firsts = np.frombuffer(blob, _FIRST, number, _LENGTH.itemsize + exponents.nbytes)
+    at_lengths = _LENGTH.itemsize + exponents.nbytes + firsts.nbytes
+    lengths = np.frombuffer(blob, _LENGTH, number, at_lengths)
+    small = np.frombuffer(blob, _SMALL, int(lengths.sum()), at_lengths + lengths.nbytes)
+    rest = blob[at_lengths + lengths.nbytes + small.nbytes :]
+    counts = _counts(small, rest, slice(0, len(small)))
+    return BinColumns(
+        exponents.astype(np.int64), firsts.astype(np.int64), lengths.astype(np.int64), counts
+    )
+
+
 R = TypeVar("R")
 
 _MOST_GROWTH = 200
@@ -293,6 +339,31 @@ def unpack_histograms(
         )
         for series, pairs in zip(wanted, found, strict=True)
     ]
+
+
+def unpack_bin_columns(
+    frames: Iterable[tuple[bytes, bytes]], wanted: Sequence[Series], known: Sequence[Series]
+) -> BinColumns:
+    """The bins of the wanted histograms, in the order of series, then of frames."""
+    order = {series.id: at for at, series in enumerate(wanted)}
+    binned = {series.id for series in known if series.kind == "histogram"}
+    places: dict[bytes, tuple[_Whole, _Whole]] = {}
+    parts: list[BinColumns] = []
+    ranks: list[_Whole] = []
+    for blob, packed in frames:
+        head = _head(blob)
+        if head not in places:
+            there = [each for each in _ids(head) if each in binned]
+            at = [index for index, each in enumerate(there) if each in order]
+            rank = [order[each] for each in there if each in order]
+            places[head] = np.array(at, np.int64), np.array(rank, np.int64)
+        indices, rank_of = places[head]
+        parts.append(unpack_all_bins(packed).take(indices))
+        ranks.append(rank_of)
+    if not parts:
+        return BinColumns.of([])
+    columns = BinColumns(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return columns.take(np.argsort(np.concatenate(ranks), kind="stable"))
 
 
 class LatestValues:

@@ -1,0 +1,13 @@
+"""The columns of a run are those that the documentation lists."""
+
+from __future__ import annotations
+
+from tests.recorded import ROOT
+from torchglass.results.arrow_table import SCHEMA_COLUMNS
+
+
+def test_the_documentation_lists_the_columns_as_they_are() -> None:
+    page = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+
+    for name, (kind, meaning) in SCHEMA_COLUMNS.items():
+        assert f"| `{name}` | {kind} | {meaning} |" in page
