@@ -40,6 +40,7 @@ class DeviceCounter:
         self.threads: Counter[str] = Counter()
         self.launches = 0
         self.copies = 0
+        self.events = 0
 
     @property
     def waits(self) -> int:
@@ -67,6 +68,8 @@ class DeviceCounter:
                 self.launches += number
             elif what == "copy":
                 self.copies += number
+            elif what == "event":
+                self.events += number
             elif what == "race":
                 self.races[op] += number
 

@@ -50,6 +50,8 @@ def watched(path: Path, model: nn.Module, step: Step, *, steps: int = 3) -> Save
     with tg.watch(model, log=ALL_KINDS, save=path, verbose=False) as watcher:
         for _ in range(steps):
             watcher.log("loss", step())
+            # On a busy machine, the idle thread would write a step in two parts.
+            watcher._idle.stop()
     return tg.open(path)
 
 

@@ -79,6 +79,7 @@ from torchglass.capture.tensor.description import (
     tensors_of_call,
     version_of,
 )
+from torchglass.capture.tensor.device_reads import Array, DeviceReads
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     ShardedParameters,
@@ -537,10 +538,14 @@ def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Warn if a run changes parameters or tensors of a model, which are not restored."""
     modules = list(modules)
     # FSDP leaves some weights gathered, in separate memory.
-    mark: Callable[[torch.Tensor], object] = version_of if is_sharded(modules) else _mark
-    marks = [(module, name, one, mark(one)) for module, name, one in _own_tensors(modules)]
+    mark: Callable[[Sequence[torch.Tensor]], list[Any]]
+    mark = (lambda each: list(map(version_of, each))) if is_sharded(modules) else _marks
+    own = list(_own_tensors(modules))
+    before = mark([one for *_, one in own])
     yield
-    changed = [(module, name) for module, name, one, before in marks if mark(one) != before]
+    after = mark([one for *_, one in own])
+    both = zip(own, before, after, strict=True)
+    changed = [(module, name) for (module, name, _), was, now in both if was != now]
     if changed:
         paths = {id(module): path for path, module in modules[0].named_modules()}
         names = dict.fromkeys(
@@ -566,20 +571,45 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
             yield module, name, value
 
 
-def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+def _marks(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What a write changes: the version, and a sample of values (`.data` has its own version)."""
-    version = version_of(tensor)
+    found: list[Any] = [(version_of(tensor), b"") for tensor in tensors]
+    remote: list[tuple[int, torch.Tensor]] = []
+    with quietly():
+        for index, tensor in enumerate(tensors):
+            sample = _sample(tensor)
+            if sample is not None and sample.is_cpu:
+                _put_sample(found, index, sample.numpy())
+            elif sample is not None:
+                remote.append((index, sample))
+        if remote:
+            # One wait for all that are on a device.
+            reads = DeviceReads()
+            for index, sample in remote:
+                reads.later(sample, functools.partial(_put_sample, found, index))
+            reads.send()
+            reads.receive(wait=True)
+    return found
+
+
+def _put_sample(found: list[Any], index: int, sample: Array) -> None:
+    found[index] = found[index][0], sample.tobytes()
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
     is_plain = type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided
     if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
-        return version, b""
+        return None
     try:
-        with quietly():
-            places = _places(tensor.numel()).to(tensor.device)
-            sample = tensor.detach().take(places).cpu()
-            return version, sample.view(torch.uint8).numpy().tobytes()
+        if not tensor.is_cpu and tensor.is_contiguous():
+            # A regular sample is a view: places would have to go to the device first.
+            step = max(1, tensor.numel() // _SAMPLE)
+            return tensor.detach().view(-1)[::step].clone().view(torch.uint8)
+        places = _places(tensor.numel()).to(tensor.device)
+        return tensor.detach().take(places).view(torch.uint8)
     except RuntimeError:
         # A dtype that torch can only store.
-        return version, b""
+        return None
 
 
 @functools.lru_cache(maxsize=1 << 10)

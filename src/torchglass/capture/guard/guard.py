@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torchglass.capture.guard.device_check import DeviceCheck, HealthReads, looking_at_updates
 from torchglass.capture.guard.evidence import OpLocation, ShownTensor, blame, standing, user_source
 from torchglass.capture.guard.finding_report import FindingReport, ReportFinding
 from torchglass.capture.guard.op_check import OpCheck
@@ -35,6 +36,7 @@ from torchglass.capture.tensor.description import (
     tensors_of_call,
     version_of,
 )
+from torchglass.capture.tensor.device_reads import is_capturing, is_remote
 from torchglass.capture.torch_modes import (
     fused_paths_kept,
     gradients_set,
@@ -125,13 +127,54 @@ def _judge(optimizer: Optimizer, report: FindingReport) -> Finding | None:
     return None
 
 
-@uninterruptible
-def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
+def guarding(report: FindingReport, *, backward: bool) -> contextlib.AbstractContextManager[object]:
     """Find the origins of NaN and Inf until the block ends, however it ends.
 
     Compiled modules run as plain Python. A backward is checked if both it and its
     forward run in the block.
     """
+    is_on_device = any(is_remote(parameter) for parameter in report.model.parameters())
+    check: Any = _checking_on_device if is_on_device else checking_ops
+    return cast("contextlib.AbstractContextManager[object]", check(report, backward=backward))
+
+
+@uninterruptible
+def _checking_on_device(report: FindingReport, *, backward: bool) -> Iterator[None]:
+    """Ask once per forward and once per backward, and run a bad batch again."""
+    output_check = OutputCheck(report, backward=backward, checks_outputs=False)
+
+    def judge_update(optimizer: Optimizer) -> None:
+        with quietly():
+            finding = _judge(optimizer, report)
+        if finding is not None:
+            report.add(finding)
+
+    def before_update(optimizer: Optimizer) -> None:
+        if report.has_unchecked and not is_held_back(optimizer):
+            with quietly():
+                are_finite = not any(spoiled_gradients(optimizer, report))
+            report.gradients_used(are_finite=are_finite)
+
+    def trained(optimizer: Optimizer) -> list[torch.Tensor]:
+        return [parameter for _, parameter in trained_by(optimizer, report)]
+
+    check = DeviceCheck(report, output_check.rerun_latest, judge_update, backward=backward)
+    with contextlib.ExitStack() as stack:
+        if has_compiled(report.model.modules()):
+            stack.enter_context(running_uncompiled())
+        stack.enter_context(observe_calls(output_check))
+        stack.enter_context(observe_calls(check))
+        stack.enter_context(looking_at_updates(check, before_update, trained))
+        stack.enter_context(fused_paths_kept())
+        with mode_on(OpMode(check)):
+            yield
+        # What was computed after the last forward and backward.
+        check.ask(backward=False)
+
+
+@uninterruptible
+def checking_ops(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
+    """Check the result of each op when it has run."""
     op_check = OpCheck(report, backward=backward)
     with contextlib.ExitStack() as stack:
         if has_compiled(report.model.modules()):
@@ -186,16 +229,23 @@ def keep_batch(args: Args, kwargs: Kwargs, buffers: Iterable[torch.Tensor]) -> F
 class OutputCheck(ModuleStack[nn.Module]):
     """Checks the outputs of a model's outermost calls, and reruns those with NaN or Inf."""
 
-    def __init__(self, report: FindingReport, *, backward: bool) -> None:
+    def __init__(
+        self, report: FindingReport, *, backward: bool, checks_outputs: bool = True
+    ) -> None:
         super().__init__((), "the guard could not check everything")
         self._report = report
+        self._checks_outputs = checks_outputs
+        self._outputs: list[torch.Tensor] = []
+        """Outputs on a device that are checked together with the gradients."""
         self._backward = backward
         self._is_rerunning = False
         self._batch: ForwardBatch | None = None
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> nn.Module:
         """Keep what is needed to rerun the model's own call."""
-        if module is self._report.model and not self._is_rerunning:
+        if module is self._report.model and not self._is_rerunning and not is_capturing():
+            if self._outputs and self._batch is not None:
+                self._check_outputs(self._batch)
             self._batch = None
             self._batch = keep_batch(args, kwargs, self._report.model.buffers())
         return module
@@ -206,12 +256,40 @@ class OutputCheck(ModuleStack[nn.Module]):
         if self.running or error is not None or self._is_rerunning or batch is None:
             return
         outputs = [tensor for _, tensor in named_tensors(output)]
+        near = [tensor for tensor in outputs if not is_remote(tensor)]
         with quietly():
-            bad = [tensor for tensor in outputs if look_again(tensor) > Health.NEAR]
+            bad = [tensor for tensor in near if look_again(tensor) > Health.NEAR]
             if not bad and self._backward:
                 ask_for_gradients(outputs, batch.gradients)
-        if bad:
+        if bad and self._checks_outputs:
             self._rerun(batch, bad[0], "the output of the model")
+        elif self._checks_outputs and not is_capturing():
+            self._outputs = [tensor.detach() for tensor in outputs if is_remote(tensor)]
+            is_trained = self._backward and any(tensor.requires_grad for tensor in outputs)
+            if self._outputs and not is_trained:
+                self._check_outputs(batch)
+
+    def rerun_latest(self, backward: bool) -> bool:
+        """Run the latest batch again; returns whether it met values that are not finite."""
+        if self._batch is None or not self._batch.is_as_it_was:
+            return False
+        self._is_rerunning = True
+        try:
+            return self._run(self._batch, backward)
+        finally:
+            self._is_rerunning = False
+
+    def _check_outputs(self, batch: ForwardBatch, gradients: Sequence[torch.Tensor] = ()) -> bool:
+        """Check outputs and gradients with one wait; returns whether the gradients are finite."""
+        outputs, self._outputs = self._outputs, []
+        reads = HealthReads()
+        with quietly():
+            reads.add_all(outputs, "outputs")
+            reads.add_all(gradients, "gradients")
+            found = {site for site, health in reads.read() if health > Health.NEAR}
+        if "outputs" in found:
+            self._rerun(batch, outputs[0], "the output of the model")
+        return "gradients" not in found
 
     def missed(self, problem: Exception) -> None:
         self._report.miss(problem)
@@ -226,7 +304,14 @@ class OutputCheck(ModuleStack[nn.Module]):
 
     def look_at_gradients(self, optimizer: Optimizer, batch: ForwardBatch) -> None:
         """Rerun the latest batch if a gradient that came from it is not finite."""
-        if self._is_rerunning or is_held_back(optimizer):
+        if self._is_rerunning or is_capturing():
+            return
+        trained = trained_by(optimizer, self._report)
+        gradients = [one.grad for _, one in trained if one.grad is not None]
+        are_remote = any(is_remote(gradient) for gradient in gradients)
+        if are_remote and self._check_outputs(batch, gradients):
+            return
+        if is_held_back(optimizer):
             return
         with quietly():
             bad = list(spoiled_gradients(optimizer, self._report))
@@ -251,8 +336,8 @@ class OutputCheck(ModuleStack[nn.Module]):
         ):
             self._report.add(standing(what, health, ShownTensor(what, "result", bad), source, why))
 
-    def _run(self, batch: ForwardBatch, backward: bool) -> None:
-        model = self._report.model
+    def _run(self, batch: ForwardBatch, backward: bool) -> bool:
+        model, factors = self._report.model, list(self._report.factors)
 
         def as_before(buffer: torch.Tensor) -> torch.Tensor:
             return batch.buffers.get(id(buffer), buffer).clone()
@@ -260,12 +345,16 @@ class OutputCheck(ModuleStack[nn.Module]):
         with keeping_random_state(), keeping_modules(model.modules(), {"_buffers": as_before}):
             batch.rewind.pop_all().close()
             has_gradients = backward or torch.is_grad_enabled()
-            with gradients_set(has_gradients), guarding(self._report, backward=backward):
+            check = checking_ops(self._report, backward=backward)
+            with gradients_set(has_gradients), check as op_check:
                 outputs = [
                     tensor for _, tensor in named_tensors(model(*batch.args, **batch.kwargs))
                 ]
                 if backward:
+                    # A new forward forgets what its loss was multiplied by.
+                    self._report.factors[:] = factors
                     _differentiate(model, outputs, batch.gradients)
+            return op_check.has_met_bad
 
 
 @uninterruptible

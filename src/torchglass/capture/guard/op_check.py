@@ -91,7 +91,7 @@ _OUTSIDE = CheckedCall("", 0)
 # Needed for every op or call, and reading an Enum member takes fifteen times as long as a name.
 _MOVED, _UNDEFINED, _FINE = ResultKind.MOVED, ResultKind.UNDEFINED, Health.FINE
 _ScriptModule = torch.jit.ScriptModule
-_PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
+PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
 _SMALL = 1 << 16
 """Tensors up to this size are copied before they are overwritten, so that they can be shown."""
 
@@ -164,8 +164,8 @@ class OpCheck(ModuleStack[CheckedCall]):
             return event.output
         findings: Sequence[Finding] = ()
         try:
-            if not event.call.number and op_name(event.function) in _PRODUCTS:
-                self._report.factors += filter(_is_single, event.args)
+            if not event.call.number and op_name(event.function) in PRODUCTS:
+                self._report.factors += filter(is_single, event.args)
             kind = result_kind(event.function)
             if not self._is_fine(event, kind):
                 with quietly():
@@ -198,6 +198,11 @@ class OpCheck(ModuleStack[CheckedCall]):
     def _report_all(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
             self._report.add(finding)
+
+    @property
+    def has_met_bad(self) -> bool:
+        """Whether a value was not finite, reported or not."""
+        return self._known.any_bad
 
     def forget_waiting(self) -> None:
         """Discard the findings that have reached no output."""
@@ -408,7 +413,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             self._report.miss(problem)
 
 
-def _is_single(argument: object) -> bool:
+def is_single(argument: object) -> bool:
     """Whether an argument is a tensor of one value without a gradient, like a loss scale."""
     return (
         isinstance(argument, torch.Tensor)

@@ -14,14 +14,17 @@ gradients that a node returns outlive it.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from torchglass.capture.measure.memory_recorder import StorageMap, plain_tensors, storage_key
 from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
+from torchglass.capture.tensor.device_reads import is_capturing, is_remote, stream_of
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     start_allocation_reports,
@@ -63,16 +66,22 @@ class EventClock:
     """A device's own clock, read through events in its queue."""
 
     def __init__(
-        self, name: str, new_event: Callable[[], Any], synchronize: Callable[[], object]
+        self,
+        name: str,
+        new_event: Callable[[], Any],
+        synchronize: Callable[[], object],
+        stream: Callable[[], Any] = lambda: None,
     ) -> None:
+        """`stream` gives the stream that the program uses; None is the only one."""
         self.name = name
         self._new_event = new_event
         self._synchronize = synchronize
+        self._stream = stream
 
     def mark(self) -> Any:
         """An event that the device reaches when it has done all earlier work."""
-        event = self._new_event()
-        event.record()
+        event, stream = self._new_event(), self._stream()
+        event.record() if stream is None else event.record(stream)
         return event
 
     def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
@@ -97,12 +106,10 @@ def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
             "Profile its parts separately."
         )
     device = torch.device(devices[0])
-    world = torch.get_device_module(device)
-
-    def new_event() -> Any:
-        return world.Event(enable_timing=True)
-
-    return EventClock(devices[0], new_event, world.synchronize)
+    synchronize = torch.get_device_module(device).synchronize
+    # MPS has one device, and its function takes none.
+    wait = synchronize if device.type == "mps" else partial(synchronize, device)
+    return EventClock(devices[0], partial(_new_event, device), wait, partial(stream_of, device))
 
 
 def cpu_clock(clock: Clock) -> CpuClock:
@@ -110,18 +117,6 @@ def cpu_clock(clock: Clock) -> CpuClock:
     if isinstance(clock, HostClock) and torch.get_num_threads() == 1:
         return time.thread_time_ns
     return time.process_time_ns
-
-
-def waiting() -> Callable[[], None] | None:
-    """A function that waits for the device; None without an accelerator."""
-    return _wait if torch.accelerator.is_available() else None
-
-
-def _wait() -> None:
-    # The user's own next operation will raise what went wrong on the device.
-    with contextlib.suppress(Exception):
-        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-            torch.accelerator.synchronize()
 
 
 class StandingClock:
@@ -148,6 +143,74 @@ class StandingClock:
         self.depth -= 1
         if not self.depth:
             self.lost_ns += self.raw() - self._stood_still_ns
+
+
+DeviceMark = tuple[Any, ...]
+"""An event on each device of a model; empty while a CUDA graph is captured."""
+
+
+class HostTimer:
+    """Times what runs on the host."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self.mark = clock.now
+
+    def between(self, start: int, end: int, use: Callable[[int], None]) -> None:
+        """Hand over the nanoseconds between two marks."""
+        use(end - start)
+
+    def settle(self) -> None:
+        """Hand over what has not been handed over: nothing."""
+
+
+class DeviceTimer:
+    """Times what a program queues on devices, from events that are read when all of it is over."""
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._devices = sorted(devices, key=str)
+        self._pending: list[tuple[DeviceMark, DeviceMark, Callable[[int], None]]] = []
+        self._lock = threading.Lock()
+
+    def mark(self) -> DeviceMark:
+        """This moment in the queue of each device."""
+        if is_capturing():
+            return ()
+        return tuple(_event_on(device) for device in self._devices)
+
+    def between(self, start: DeviceMark, end: DeviceMark, use: Callable[[int], None]) -> None:
+        """Hand over the nanoseconds between two marks later; the longest of all devices."""
+        with self._lock:
+            self._pending.append((start, end, use))
+
+    def settle(self) -> None:
+        """Hand over all durations in order; this waits for the devices if they are not done."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        for event in next((end for _, end, _ in reversed(pending) if end), ()):
+            if not event.query():
+                event.synchronize()
+        for start, end, use in pending:
+            passed = (one.elapsed_time(other) for one, other in zip(start, end, strict=False))
+            use(round(max(passed, default=0.0) * _NS_PER_MS))
+
+
+Timer = HostTimer | DeviceTimer
+
+
+def timer_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Timer:
+    """The timer of a model that these tensors belong to; its own devices, not the current one."""
+    devices = {tensor.device for tensor in tensors if is_remote(tensor)}
+    return DeviceTimer(devices) if devices else HostTimer(clock)
+
+
+def _new_event(device: torch.device) -> Any:
+    return torch.get_device_module(device).Event(enable_timing=True)
+
+
+def _event_on(device: torch.device) -> Any:
+    event, stream = _new_event(device), stream_of(device)
+    event.record() if stream is None else event.record(stream)
+    return event
 
 
 _CPU = "cpu"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from torchglass.capture.autograd import (
     NodeCreators,
     output_of_node,
 )
-from torchglass.capture.measure.devices import Gauge, StandingClock
+from torchglass.capture.measure.devices import Gauge, StandingClock, Timer
 from torchglass.capture.observe.observed_call import Edge, ObservedCall, nearest_around
 from torchglass.capture.tensor.description import describe, named_tensors
 from torchglass.capture.tensor_reader import StatisticsReader
@@ -43,9 +43,9 @@ from torchglass.errors import Fence
 
 @dataclass(slots=True, eq=False)
 class _RunningNode:
-    start_ns: int = 0
-    inner_ns: int = 0
-    """The part of its time that is attributed elsewhere."""
+    owner: ObservedCall | None
+    start: Any = None
+    """When it began, on the clock of the timer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,8 @@ class _ThreadNodes:
     open: list[_RunningNode] = field(default_factory=list)
     last: ObservedCall | None = None
     """The owner of the previous node."""
-    last_ns: int = 0
+    last_mark: Any = None
+    """When that node was over."""
     bytes: int | None = None
 
 
@@ -66,7 +67,7 @@ class BackwardRecorder:
     def __init__(
         self,
         clock: StandingClock,
-        wait: Callable[[], None] | None,
+        timer: Timer,
         reader: StatisticsReader | None,
         gauge: Gauge | None,
         fence: Fence,
@@ -75,7 +76,7 @@ class BackwardRecorder:
         self.gradient_bytes: dict[int, int] = {}
         """The size of each parameter's gradient when it arrived, by id."""
         self._clock = clock
-        self._wait = wait
+        self.timer: Any = timer
         self._reader = reader
         self._gauge = gauge
         self.fence = fence
@@ -92,37 +93,29 @@ class BackwardRecorder:
         self._threads.clear()
 
     def begin(self, hooks: NodeHooks, gradients: Gradients) -> None:
-        arrived_ns = self._clock.now()
-        node = _RunningNode()
-        with self._clock:
-            with self.fence:
-                nodes = self._nodes_here()
-                self._charge_gap(nodes, hooks.owner, arrived_ns)
-                self._weigh(nodes, gradients)
-                nodes.open.append(node)
-                self.look(hooks, gradients)
-            if self._wait is not None:
-                self._wait()
-        node.start_ns = self._clock.now()
+        arrived = self.timer.mark()
+        node = _RunningNode(hooks.owner)
+        with self._clock, self.fence:
+            nodes = self._nodes_here()
+            self._charge_gap(nodes, hooks.owner, arrived)
+            self._weigh(nodes, gradients)
+            nodes.open.append(node)
+            self.look(hooks, gradients)
+        node.start = self.timer.mark()
 
     def end(self, hooks: NodeHooks, made: Gradients) -> None:
-        if self._wait is not None:
-            self._wait()
-        end_ns = self._clock.now()
+        end = self.timer.mark()
         nodes = self._threads[threading.get_ident()]
         with self.fence, self._clock:
             node = nodes.open.pop()
-            total_ns = end_ns - node.start_ns
-            if nodes.open:
-                nodes.open[-1].inner_ns += total_ns
-            if hooks.owner is not None:
-                hooks.owner.charge_time(total_ns - node.inner_ns)
+            around = nodes.open[-1].owner if nodes.open else None
+            self.timer.between(node.start, end, partial(_charge, hooks.owner, around))
             if self._gauge is not None:
                 self._gauge.meet(made)
             for index, call, edge in hooks.inputs:
                 self._send(call, edge, made[index])
             nodes.last = hooks.owner
-        nodes.last_ns = self._clock.now()
+        nodes.last_mark = self.timer.mark()
 
     def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
         """Take the gradients that arrive at a node."""
@@ -132,11 +125,10 @@ class BackwardRecorder:
             for index, call, edge in hooks.passed:
                 self._send(call, edge, gradients[index])
 
-    def spend_inside(self, ns: int) -> None:
-        """Subtract time from the running node that is attributed elsewhere."""
+    def running_owner(self) -> ObservedCall | None:
+        """The owner of the node that this thread runs."""
         nodes = self._threads[threading.get_ident()]
-        if nodes.open:
-            nodes.open[-1].inner_ns += ns
+        return nodes.open[-1].owner if nodes.open else None
 
     def _nodes_here(self) -> _ThreadNodes:
         thread, task = threading.get_ident(), current_backward()
@@ -154,13 +146,13 @@ class BackwardRecorder:
                 self._weigh(nodes)
             self.rest()
 
-    def _charge_gap(self, nodes: _ThreadNodes, owner: ObservedCall | None, arrived_ns: int) -> None:
+    def _charge_gap(self, nodes: _ThreadNodes, owner: ObservedCall | None, arrived: Any) -> None:
         """Attribute the time between two nodes to the call around both."""
         if nodes.open or nodes.last is None or owner is None:
             return
         around = nearest_around(nodes.last, owner)
         if around is not None:
-            around.charge_time(arrived_ns - nodes.last_ns)
+            self.timer.between(nodes.last_mark, arrived, around.charge_time)
 
     def _weigh(self, nodes: _ThreadNodes, gradients: Gradients = ()) -> None:
         """Attribute the change of memory since the last node began to that node."""
@@ -205,6 +197,14 @@ class BackwardRecorder:
         reading = self._reader.read(gradient)
         for place in call.backward.edges[edge]:
             call.backward.input_gradients[place] = reading
+
+
+def _charge(owner: ObservedCall | None, around: ObservedCall | None, ns: int) -> None:
+    """Attribute the time of a node to its owner, and not to the node that runs it."""
+    if around is not None:
+        around.charge_time(-ns)
+    if owner is not None:
+        owner.charge_time(ns)
 
 
 class NodeHooks:

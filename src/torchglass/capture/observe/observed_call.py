@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
 
 from torchglass.analyse import histograms
+from torchglass.capture.measure.devices import DeviceMark, DeviceTimer
 from torchglass.capture.tensor.description import NamedTensors
-from torchglass.capture.tensor_reader import StatisticsReader, StatisticsReading
+from torchglass.capture.tensor_reader import StatisticsReading
 from torchglass.records.calls import (
     CallCost,
     CallTensor,
@@ -19,9 +20,6 @@ from torchglass.records.calls import (
     Totals,
 )
 from torchglass.records.model import Stats
-
-if TYPE_CHECKING:
-    pass
 
 Located = tuple[tuple[str, StatisticsReading], ...]
 """Readings of tensors, each with its place among the arguments or results."""
@@ -62,7 +60,9 @@ class ObservedCall:
         "forward_pass",
         "history",
         "inputs",
+        "is_timed",
         "lost_ns",
+        "marks",
         "number",
         "outputs",
         "parent",
@@ -77,7 +77,9 @@ class ObservedCall:
     start_ns: int
     start_bytes: int
     lost_ns: int
-    """The time that measuring had taken before the start."""
+    """The time that measuring had taken before the start; on a device, the time inside."""
+    marks: tuple[DeviceMark, DeviceMark]
+    """On a device: before and after what was measured at its start."""
     total_ns: int
     error: str
 
@@ -97,6 +99,8 @@ class ObservedCall:
         self.inputs: StatisticsReading | Located = ()
         self.outputs: StatisticsReading | Located = ()
         self.children_ns = 0
+        self.is_timed = True
+        """Whether its time is known; on a device it is not until the device is done."""
         self.added_bytes: int | None = None
         self._backward: CallBackward | None = None
 
@@ -127,7 +131,31 @@ class ObservedCall:
     @property
     def is_pending(self) -> bool:
         located = self.located_inputs + self.located_outputs
-        return any(reading.is_pending for _, reading in located)
+        return not self.is_timed or any(reading.is_pending for _, reading in located)
+
+    def time_on(self, timer: DeviceTimer, ended: DeviceMark, node: ObservedCall | None) -> None:
+        """Take its time from events; `node` is the call whose autograd node recomputes it."""
+        self.is_timed = False
+        self.total_ns = self.lost_ns = 0
+        timer.between(*self.marks, self._lose)
+        timer.between(ended, timer.mark(), self._lose)
+        timer.between(self.marks[1], ended, partial(self._settle, node))
+
+    def _lose(self, ns: int) -> None:
+        if self.parent is not None:
+            self.parent.lost_ns += ns
+
+    def _settle(self, node: ObservedCall | None, ns: int) -> None:
+        self.total_ns = max(ns - self.lost_ns, 0)
+        self.is_timed = True
+        outer = self.parent
+        if outer is not None and outer.recomputed == self.recomputed:
+            outer.children_ns += self.total_ns
+            outer.lost_ns += self.lost_ns
+        if self.recomputed:
+            self.charge_time(self.self_ns)
+            if node is not None:
+                node.charge_time(-self.total_ns)
 
     def charge_time(self, ns: int) -> None:
         """Add to the time of its backward and of all calls around it."""
@@ -206,18 +234,19 @@ class ObservedCall:
 class ModuleHistory:
     """The calls of one module: the latest `keep` of them, and the totals of all."""
 
-    __slots__ = ("_dropped", "_keep", "_latest", "_reader", "begun", "class_name", "model", "path")
+    __slots__ = ("_dropped", "_finish", "_keep", "_latest", "begun", "class_name", "model", "path")
 
     def __init__(
-        self, model: int, path: str, class_name: str, reader: StatisticsReader, keep: int
+        self, model: int, path: str, class_name: str, finish: Callable[[], None], keep: int
     ) -> None:
+        """`finish` completes the statistics and times of all calls."""
         self.model = model
         """Which of the observed models it is in."""
         self.path = path
         self.class_name = class_name
         self.begun = 0
         self._latest: list[ObservedCall] = []
-        self._reader = reader
+        self._finish = finish
         self._keep = keep
         self._dropped = _NO_CALLS
 
@@ -231,7 +260,7 @@ class ModuleHistory:
         if len(self._latest) >= self._keep + _DROPPED_TOGETHER:
             dropped = self._latest[: -self._keep]
             if any(call.is_pending for call in dropped):
-                self._reader.finish()
+                self._finish()
             self._dropped = _plus(self._dropped, dropped)
             self._latest = self.kept
 
@@ -241,7 +270,7 @@ class ModuleHistory:
         return next(calls, self._latest[-1] if self._latest else None)
 
     def statistics(self) -> ModuleStatistics:
-        self._reader.finish()
+        self._finish()
         return ModuleStatistics(
             path=self.path,
             class_name=self.class_name,

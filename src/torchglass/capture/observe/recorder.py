@@ -21,7 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from torchglass.capture.autograd import is_in_backward
-from torchglass.capture.measure.devices import StandingClock, gauge_for, waiting
+from torchglass.capture.measure.devices import (
+    DeviceTimer,
+    HostTimer,
+    StandingClock,
+    gauge_for,
+    timer_for,
+)
 from torchglass.capture.model.structure import class_name, modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks
@@ -160,8 +166,6 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         """For each model the paths of its modules, by id."""
         self._known: dict[int, ModuleHistory] = {}
         self._clock = StandingClock(clock)
-        # A module has finished when its device has. Level "shapes" does not wait for devices.
-        self._wait = None if options.level == "shapes" else waiting()
         self._reader = StatisticsReader(self.level, options.copy_bytes)
         # Without values and copies, all tensors of a kind are equal.
         is_quick = options.level == "shapes" and not options.copy_bytes
@@ -172,16 +176,23 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
     def _observe_rest(self, located: list[tuple[str, nn.Module]]) -> None:
         """Prepare what is recorded besides values: memory and backwards."""
         options = self.options
-        tensors = tensors_of(located) if options.memory or options.backward else []
+        has_devices = torch.accelerator.is_available() and options.level != "shapes"
+        wants_tensors = has_devices or options.memory or options.backward
+        tensors = tensors_of(located) if wants_tensors else []
+        # A module has finished when its device has. Level "shapes" takes the time of the host.
+        self._timer = timer_for(tensors if has_devices else (), self._clock)
+        self._finds_devices = has_devices and not tensors
         # Compiled code runs differently below a dispatch mode.
         self.weighs = options.memory and not has_compiled(module for _, module in located)
         self._gauge = gauge_for(tensors, self._clock) if self.weighs else None
         self._watching = contextlib.ExitStack()
         reader = self._reader if options.level is not None else None
-        self._backward = BackwardRecorder(self._clock, self._wait, reader, self._gauge, self._fence)
+        self._backward = BackwardRecorder(
+            self._clock, self._timer, reader, self._gauge, self._fence
+        )
         self._graph = GraphHooks(self._backward, tensors) if options.backward else None
         has_rest = options.recomputation or options.memory or options.backward
-        self._has_rest = has_rest or self._wait is not None
+        self._has_rest = has_rest
 
     @property
     def forward_count(self) -> int:
@@ -218,7 +229,9 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             self._backward.rest()
 
     def finish_reading(self) -> None:
+        """Complete the statistics and times of all calls, for which devices are waited for."""
         self._reader.finish()
+        self._timer.settle()
 
     def close(self) -> None:
         """Release the models and all graphs, once no more calls are shown."""
@@ -229,7 +242,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             undo_reliably(self._graph.close)
         self._backward.is_active = False
         with self._fence:
-            self._reader.finish()
+            self.finish_reading()
         self._reader.forget()
         self._located.clear()
         self._paths.clear()
@@ -246,6 +259,10 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             if history is None:
                 return None
             parent = self.current
+            if self._finds_devices and parent is None:
+                self._find_devices(args, kwargs)
+            timer = self._timer
+            began = timer.mark() if isinstance(timer, DeviceTimer) else ()
             if parent is None:
                 call = self._outermost_call(history)
             else:
@@ -258,6 +275,8 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
                     call.inputs = self._read_all(tensors_of_call(args, kwargs))
             if self._has_rest:
                 self._begin_rest(call, args, kwargs)
+            if isinstance(timer, DeviceTimer):
+                call.marks = began, timer.mark()
         finally:
             clock.depth -= 1
         call.start_ns = clock.raw()
@@ -266,9 +285,8 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         return call
 
     def end(self, call: ObservedCall, output: Any, error: BaseException | None) -> None:
-        if self._wait is not None:
-            self._wait()
-        clock = self._clock
+        timer, clock = self._timer, self._clock
+        ended = timer.mark() if isinstance(timer, DeviceTimer) else ()
         end_ns = clock.raw()
         clock.depth += 1
         try:
@@ -276,10 +294,11 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             total_ns = end_ns - call.start_ns - (clock.lost_ns - call.lost_ns)
             call.total_ns = total_ns
             call.error = "" if error is None else type(error).__name__
-            if outer is not None:
+            if outer is not None and isinstance(timer, HostTimer):
                 outer.children_ns += total_ns
+            node = self._backward.running_owner() if call.recomputed and not self.running else None
             if self._has_rest:
-                self._end_rest(call)
+                self._end_rest(call, node)
             if self._reads_tensors:
                 is_one = type(output) is Tensor
                 if is_one and not function_mode_count() and not dispatch_mode_count():
@@ -289,6 +308,8 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             call.history.add(call)
             if self._graph is not None:
                 self._graph.leave(call, outer, output)
+            if isinstance(timer, DeviceTimer):
+                call.time_on(timer, ended, node)
             if self.call_ended is not None:
                 self.call_ended(call)
         finally:
@@ -296,7 +317,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             clock.lost_ns += clock.raw() - end_ns
 
     def _begin_rest(self, call: ObservedCall, args: Args, kwargs: Kwargs) -> None:
-        """Prepare for the backward and the memory of a call, and wait for its device."""
+        """Prepare for the backward and the memory of a call."""
         if self._graph is not None:
             self._graph.enter(call, tensors_of_call(args, kwargs))
         if self._gauge is not None:
@@ -304,19 +325,25 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
                 with deferred_signals():
                     self._watching.enter_context(self._gauge.watching())
             call.start_bytes = self._gauge.total_bytes
-        if self._wait is not None:
-            self._wait()
 
-    def _end_rest(self, call: ObservedCall) -> None:
-        """Record the memory of a call; a recomputed call counts for the backward."""
+    def _end_rest(self, call: ObservedCall, node: ObservedCall | None) -> None:
+        """Record the memory of a call; a recomputed one counts for the backward, not for `node`."""
         if not self.running:
             self._stop_watching()
-            if call.recomputed:
-                self._backward.spend_inside(call.total_ns)
-        if call.recomputed:
+        if call.recomputed and isinstance(self._timer, HostTimer):
+            if node is not None:
+                node.charge_time(-call.total_ns)
             call.charge_time(call.self_ns)
         if self._gauge is not None and self.options.forward:
             call.added_bytes = self._gauge.total_bytes - call.start_bytes
+
+    def _find_devices(self, args: Args, kwargs: Kwargs) -> None:
+        """The devices of the inputs, for a model without tensors."""
+        self._finds_devices = False
+        self._timer = timer_for(
+            (tensor for _, tensor in tensors_of_call(args, kwargs)), self._clock
+        )
+        self._backward.timer = self._timer
 
     def _stop_watching(self) -> None:
         with deferred_signals():
@@ -369,7 +396,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         history = self.histories.get((model, path))
         if history is None:
             kind = class_name(module).rpartition(".")[2]
-            history = ModuleHistory(model, path, kind, self._reader, self.options.keep)
+            history = ModuleHistory(model, path, kind, self.finish_reading, self.options.keep)
             self.histories[model, path] = history
         if len(holders) == 1:
             self._known[id(module)] = history

@@ -115,10 +115,12 @@ class IdleFlush:
     costs next to nothing.
     """
 
-    def __init__(self, then: Callable[[], None], seconds: float = SECONDS) -> None:
+    def __init__(self, then: Callable[[], bool | None], seconds: float = SECONDS) -> None:
+        """`then` returns whether it must be called again, unless the training goes on."""
         self._then = then
         self._seconds = seconds
         self._deadline = math.inf
+        self._stops = 0
         self._thread: threading.Thread | None = None
         self._change = threading.Condition()
         self._waits_for_start = False
@@ -139,6 +141,7 @@ class IdleFlush:
 
     def stop(self) -> None:
         """The training is active."""
+        self._stops += 1
         self._deadline = math.inf
 
     def close(self) -> None:
@@ -151,7 +154,11 @@ class IdleFlush:
         for _ in range(_MOST_FAILURES):
             with self._fence:
                 while self._is_time_up():
-                    self._then()
+                    stops = self._stops
+                    if self._then() and self._stops == stops:
+                        self._deadline = time.monotonic() + self._seconds
+                        if self._stops != stops:
+                            self._deadline = math.inf
                 return
 
     def _is_time_up(self) -> bool:

@@ -23,6 +23,7 @@ from torchglass.analyse.diagnosis.conclude import conclude
 from torchglass.analyse.diagnosis.training_view import SeriesHistory, TrainingView
 from torchglass.analyse.nonfinite_cause import cause, cause_remedy
 from torchglass.analyse.training_health import TrainingHealth
+from torchglass.capture.guard.device_check import HealthReads
 from torchglass.capture.guard.finding_report import FindingReport
 from torchglass.capture.guard.guard import (
     ForwardBatch,
@@ -238,10 +239,13 @@ class NonFiniteOrigin:
             self._sentinels = [weakref.ref(one) for one in _sentinels(optimizer)]
             gradients = self._gradients()
         remote = [gradient for gradient in gradients if is_remote(gradient)]
-        near = [gradient for gradient in gradients if not is_remote(gradient)]
         if is_recorded and remote:
             # The one wait of a step: after the update it would be too late to run it again.
-            near.append(torch.cat([one.sum().reshape(1).to(remote[0].device) for one in remote]))
+            reads = HealthReads()
+            reads.add_all(remote, None)
+            if reads.read():
+                return True
+        near = [gradient for gradient in gradients if not is_remote(gradient)]
         return any(not torch.isfinite(gradient).all() for gradient in near)
 
     def _gradients(self) -> list[torch.Tensor]:

@@ -510,15 +510,16 @@ class Watcher:
         if not self._options.adds_up_ranks:
             self._idle.start()
 
-    def _write_if_idle(self) -> None:
-        """Write a step that nothing has ended yet, so that views can show it."""
+    def _write_if_idle(self) -> bool:
+        """Write a step that nothing has ended yet, so that views can show it.
+
+        Returns whether a device has not delivered its values yet.
+        """
         with self._safely:
             if not self._flow.is_in_pass:
                 self._steps.write()
                 self._write_frames()
-                if self._unwritten:
-                    # The device is behind.
-                    self._idle.start()
+        return bool(self._unwritten)
 
     def _look_around(self) -> None:
         """Find the optimizers and the gradient scaler of the training, once."""

@@ -5,7 +5,7 @@ from torchglass.capture.tensor_reader import StatisticsReader
 
 
 def history(path: str) -> ModuleHistory:
-    return ModuleHistory(0, path, "Linear", StatisticsReader("shapes"), keep=2)
+    return ModuleHistory(0, path, "Linear", StatisticsReader("shapes").finish, keep=2)
 
 
 def chain(parent: ObservedCall | None, *paths: str) -> list[ObservedCall]:
