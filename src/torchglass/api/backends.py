@@ -111,9 +111,7 @@ def integration(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(f"torchglass.integrations.{name}")
     except ImportError as error:
-        raise ViewError(
-            f"{what} needs {name}: pip install 'torchglass[{name}]' ({error})"
-        ) from error
+        raise ViewError(f"{what} needs: pip install 'torchglass[{name}]' ({error})") from error
 
 
 class StandaloneBackend(Backend):

@@ -376,6 +376,27 @@ def mcp(folder: Path = Path(), /, *, allow_code: Flag = False, debug: Debug = Fa
 
 
 @app.command(group=PROGRAMS)
+def lsp(*, trace: Path | None = None, debug: Debug = False) -> None:
+    """Show shapes, dtypes, times and problems in an editor: a language server on stdio.
+
+    ```
+    torchglass lsp
+    ```
+
+    It shows the latest trace (`torchglass trace … --out pass.glass`) and the problems of the latest
+    run in the folder that the editor has open. Needs `pip install 'torchglass[lsp]'`.
+
+    Parameters
+    ----------
+    trace
+        Show this trace. Default: the latest one.
+    """
+    from torchglass.api.backends import integration
+
+    integration("lsp", "torchglass lsp").serve(trace and trace.resolve())
+
+
+@app.command(group=PROGRAMS)
 def skill() -> None:
     """Print instructions for a coding agent that uses Torchglass.
 
