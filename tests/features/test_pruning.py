@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchglass as tg
+from tests.architectures import ResNet, UNet
 from tests.command_line import main
 
 
@@ -168,3 +169,186 @@ def test_the_command_prints_the_answer_first(
     assert capsys.readouterr().out.startswith("Removing ")
     assert main([*words, "--json", "-", "--no-timed"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"]
+
+
+class SqueezeAndExcite(nn.Module):
+    """Channels that scale each other through a small network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.second = nn.Conv2d(16, 16, 3, padding=1)
+        self.down, self.up = nn.Conv2d(16, 4, 1), nn.Conv2d(4, 16, 1)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        x = torch.relu(self.first(x))
+        y = self.second(x)
+        gate = torch.sigmoid(self.up(torch.relu(self.down(y.mean((2, 3), keepdim=True)))))
+        return self.head(torch.relu(x + y * gate).mean((2, 3)))
+
+
+class Inverted(nn.Module):
+    """Blocks of MobileNet: a depthwise convolution between two others, and clipped activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(8, 32, 1, bias=False),
+                nn.BatchNorm2d(32),
+                nn.ReLU6(),
+                nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False),
+                nn.BatchNorm2d(32),
+                nn.ReLU6(),
+                nn.Conv2d(32, 8, 1),
+            )
+            for _ in range(2)
+        )
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean((2, 3)))
+
+
+class Recurring(nn.Module):
+    """The same layers three times, on their own result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.wide = nn.Linear(8, 16), nn.Linear(16, 32)
+        self.narrow, self.leave = nn.Linear(32, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.enter(x)
+        for _ in range(3):
+            x = x + self.narrow(torch.relu(self.wide(x)))
+        return self.leave(x)
+
+
+class Gated(nn.Module):
+    """A gated unit whose two halves come from one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.out = nn.Linear(16, 96), nn.Linear(48, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        gate, value = self.both(x).chunk(2, -1)
+        return self.out(nn.functional.silu(gate) * value)
+
+
+class Heads(nn.Module):
+    """An attention that says how many heads it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = 4
+        self.q, self.k, self.v = (nn.Linear(16, 32) for _ in range(3))
+        self.o, self.head = nn.Linear(32, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        n, length, _ = x.shape
+        shape = n, length, self.num_heads, -1
+        q, k, v = (layer(x).view(shape).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        return self.head(x + self.o(y.reshape(n, length, -1)))
+
+
+def sequence(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "groups"),
+    [
+        pytest.param(lambda: ResNet((2,), 8), (2, 3, 16, 16), 6, id="resnet"),
+        # Whole groups of the convolutions in groups go, with what makes and reads them.
+        pytest.param(lambda: ResNet((2,), 8, groups=4), (2, 3, 16, 16), 4, id="grouped"),
+        pytest.param(lambda: UNet(8, 1), (2, 3, 8, 8), 7, id="unet"),
+        pytest.param(SqueezeAndExcite, (2, 3, 8, 8), 2, id="squeeze"),
+        pytest.param(Inverted, (2, 3, 8, 8), 3, id="mobilenet"),
+        pytest.param(Recurring, (8, 8), 2, id="shared"),
+        pytest.param(Gated, (8, 16), 1, id="gated"),
+        pytest.param(Heads, (2, 6, 16), 1, id="heads"),
+        pytest.param(
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 16, 3, 2, 1),
+                nn.ReLU(),
+                nn.ConvTranspose2d(16, 8, 4, 2, 1),
+                nn.ReLU(),
+                nn.ConvTranspose2d(8, 1, 3, padding=1),
+            ),
+            (2, 3, 8, 8),
+            2,
+            id="transposed",
+        ),
+        pytest.param(
+            lambda: sequence(
+                nn.Conv2d(3, 16, 3),
+                nn.GroupNorm(4, 16),
+                nn.Conv2d(16, 16, 3),
+                nn.InstanceNorm2d(16, affine=True),
+                nn.PReLU(16),
+                nn.Conv2d(16, 16, 1),
+            ),
+            (2, 3, 8, 8),
+            3,
+            id="norms",
+        ),
+        pytest.param(
+            lambda: sequence(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3, groups=8), nn.ReLU()),
+            (2, 3, 8, 8),
+            1,
+            id="multiplier",
+        ),
+        pytest.param(
+            lambda: nn.Sequential(
+                nn.Linear(8, 16),
+                nn.TransformerEncoderLayer(16, 4, 64, batch_first=True),
+                nn.Linear(16, 3),
+            ),
+            (2, 6, 8),
+            1,
+            id="transformer",
+        ),
+    ],
+)
+def test_a_copy_of_any_architecture_runs_and_computes_what_zeroed_weights_compute(
+    make: Any, shape: tuple[int, ...], groups: int
+) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(shape)
+    found = tg.pruning(model, x, amount=0.3, timed=False)
+    assert len({one.group for one in found.measured}) == groups
+    smaller = found.apply()
+    assert sum(map(torch.numel, smaller.parameters())) < sum(map(torch.numel, model.parameters()))
+    with torch.no_grad():
+        plain, changed = model.eval()(x), smaller(x)
+    noise = (plain - changed).double().square().sum()
+    measured = 10 * torch.log10(plain.double().square().sum() / noise)
+    assert found.sqnr_db == pytest.approx(float(measured), abs=0.1)
+
+
+class FixedHeads(Heads):
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def forward(self, x: Tensor) -> Any:
+        parts = [layer(x).view(self.batch, 6, 4, 8) for layer in (self.q, self.k, self.v)]
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        return self.head(self.o(y.reshape(self.batch, 6, 32)))
+
+
+def test_what_the_forward_fixes_is_left_alone_and_the_report_says_why() -> None:
+    found = tg.pruning(FixedHeads(-1), torch.randn(2, 6, 16), timed=False)
+    reasons = [one for one in found.skipped if one.startswith("k, q, v: ")]
+    assert "a copy with fewer channels does not run (shape '[-1, 6, 4, 8]'" in reasons[0]
+    with pytest.raises(tg.TorchglassError, match="does not run with another batch size"):
+        tg.pruning(FixedHeads(2), torch.randn(2, 6, 16), timed=False)

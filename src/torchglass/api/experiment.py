@@ -9,8 +9,7 @@ from torchglass.errors import CaptureError
 
 if TYPE_CHECKING:
     from torchglass.records.measures import GroupPruning, LayerQuantization, QuantizationScale
-    from torchglass.results.pruning import Pruning
-    from torchglass.results.quantization import Quantization
+    from torchglass.results.experiments import Pruning, Quantization
     from torchglass.whatif.quantization import Metric
 
 _LEAST_DB = 20.0
@@ -64,7 +63,7 @@ def quantization(
     """
     from torch import nn
 
-    from torchglass.results.quantization import Quantization
+    from torchglass.results.experiments import Quantization
     from torchglass.whatif.plan import batch_of
     from torchglass.whatif.quantization import FORMATS, QuantizationExperiment, choose_mix
 
@@ -135,7 +134,7 @@ def pruning(
     """
     from torch import nn
 
-    from torchglass.results.pruning import Pruning
+    from torchglass.results.experiments import Pruning
     from torchglass.whatif.plan import batch_of
     from torchglass.whatif.pruning import PruningExperiment, choose_channels
 

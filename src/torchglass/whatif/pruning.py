@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +25,16 @@ from torchglass.capture.measure.flops import count
 from torchglass.errors import CaptureError
 from torchglass.records.measures import FlopRecord, GroupPruning, PrunedSpeed
 from torchglass.whatif.channel_groups import (
+    ChannelCounter,
     ChannelEnd,
     ChannelGroup,
     ChannelProbe,
     channel_axis,
+    counters_of,
+    group_count,
     is_layer,
     passes_channels,
+    weight_axes,
 )
 from torchglass.whatif.quantization import Metric, QuantizationExperiment, sqnr_db
 
@@ -38,6 +43,9 @@ SHARES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
 _SAME_DB = 60.0
 """A cut copy whose outputs differ more from the zeroed ones than this is wrong."""
 _ROUNDS = 15
+_LONGEST_REASON = 90
+_MOST_COUNTERS = 5
+"""Attributes that may count the units of a group; all their combinations are tried."""
 
 
 class _ChannelCut(NamedTuple):
@@ -73,15 +81,20 @@ class PruningExperiment:
         for group in found:
             units = tuple(sorted(group.units, key=lambda unit: _least(unit, importance)))
             ordered = ChannelGroup(group.producers, units)
-            if self._can_be_cut(ordered):
+            problem = self._problem_with(ordered)
+            if not problem:
                 self.groups.append(ordered)
+            elif (counted := self._with_counters(ordered)) is not None:
+                self.groups.append(counted)
             else:
-                names = ", ".join(group.producers)
-                self.skipped.append(f"{names}: other parameters depend on its channels")
+                self.skipped.append(f"{', '.join(group.producers)}: {problem}")
         if not self.groups:
+            reason = (
+                "every layer leads to the output, or into a norm or attention over all channels"
+            )
             raise CaptureError(
-                f"{type(self.model).__name__} has no channels that can be removed: every layer "
-                "leads to the output, or into a norm or attention over all channels"
+                f"{type(self.model).__name__} has no channels that can be removed: "
+                + ("; ".join(self.skipped) or reason)
             )
 
     def measure(self) -> Iterator[GroupPruning]:
@@ -100,7 +113,7 @@ class PruningExperiment:
                         removed=len(units),
                         sqnr_db=sqnr_db(plain, self._runner.outputs()),
                         metric=self._runner.baseline(),
-                        saved_flops=self._saved(group, len(units) / len(group.units)),
+                        saved_flops=self._saved(units),
                     )
                 if self.progress is not None:
                     self.progress(found)
@@ -123,7 +136,12 @@ class PruningExperiment:
 
     def cut(self, removed: Mapping[int, int]) -> nn.Module:
         """A copy of the model without the first units of several groups, ready to be trained."""
-        smaller = cut_copy(self.model, self._units(removed))
+        counters = [
+            one._replace(per_unit=one.per_unit * many)
+            for number, many in removed.items()
+            for one in self.groups[number].counters
+        ]
+        smaller = cut_copy(self.model, self._units(removed), counters)
         for name, parameter in smaller.named_parameters():
             parameter.requires_grad_(name in self._trained)
         return smaller
@@ -171,19 +189,32 @@ class PruningExperiment:
             for weight, original in kept:
                 weight.data.copy_(original)
 
-    def _can_be_cut(self, group: ChannelGroup) -> bool:
-        """Whether a copy without a channel of the group runs, and gives what zeroing gives."""
+    def _with_counters(self, group: ChannelGroup) -> ChannelGroup | None:
+        """The same with attributes that count its units, if a copy is right with them smaller."""
+        possible = counters_of(self.model, group)[:_MOST_COUNTERS]
+        for size in range(1, len(possible) + 1):
+            for chosen in itertools.combinations(possible, size):
+                counted = ChannelGroup(group.producers, group.units, chosen)
+                if not self._problem_with(counted):
+                    return counted
+        return None
+
+    def _problem_with(self, group: ChannelGroup) -> str:
+        """Why a copy without a channel of the group is wrong; "" if it gives what zeroing gives."""
         unit = group.units[:1]
         try:
-            smaller = cut_copy(self.model, unit)
+            smaller = cut_copy(self.model, unit, group.counters)
             with torch.no_grad():
                 changed = QuantizationExperiment(smaller, self.args, self.kwargs).outputs()
-        except (RuntimeError, ValueError, IndexError, CaptureError):
-            return False
+        except (RuntimeError, ValueError, IndexError, TypeError, CaptureError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return f"a copy with fewer channels does not run ({reason[:_LONGEST_REASON]})"
         with self._silenced(unit):
             expected = self._runner.outputs()
         same = [one.shape for one in expected] == [one.shape for one in changed]
-        return same and sqnr_db(expected, changed) > _SAME_DB
+        if same and sqnr_db(expected, changed) > _SAME_DB:
+            return ""
+        return "a copy with fewer channels computes something else"
 
     def _contributions(self) -> dict[tuple[str, int], float]:
         """For each input of each layer: the size of its values times that of their weights."""
@@ -192,7 +223,8 @@ class PruningExperiment:
         def look(path: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: Any) -> None:
                 values = args[0].detach().float().movedim(channel_axis(module), 0).flatten(1)
-                weights = module.weight.detach().float().movedim(1, 0).flatten(1)  # type: ignore[operator]
+                _, read = weight_axes(module)
+                weights = module.weight.detach().float().movedim(read, 0).flatten(1)  # type: ignore[operator]
                 size = values.square().mean(1).sqrt() * weights.norm(dim=1)
                 found.update({(path, index): one for index, one in enumerate(size.tolist())})
 
@@ -200,7 +232,7 @@ class PruningExperiment:
 
         with contextlib.ExitStack() as stack:
             for path, module in self.model.named_modules():
-                if is_layer(module):
+                if is_layer(module) and group_count(module) == 1:
                     stack.callback(module.register_forward_pre_hook(look(path)).remove)
             self._runner.outputs()
         return found
@@ -223,10 +255,34 @@ class PruningExperiment:
         finally:
             torch.backends.mha.set_fastpath_enabled(was_fused)
 
-    def _saved(self, group: ChannelGroup, share: float) -> int:
-        """FLOPs of the layers that make and read the channels, in proportion."""
-        paths = {*group.producers, *group.consumers}
-        return int(share * sum(self._flops.get(path, 0) for path in paths))
+    def _saved(self, units: Sequence[frozenset[ChannelEnd]]) -> int:
+        """FLOPs of the layers that make and read some channels, in proportion."""
+        cut = _cut_of(units)
+        saved = 0.0
+        for path in {*cut.outputs, *cut.inputs}:
+            module = self.model.get_submodule(path)
+            lost = [cut.inputs.get(path, []), cut.outputs.get(path, [])]
+            shares = [
+                len(set(one)) / whole for one, whole in zip(lost, _widths(module), strict=True)
+            ]
+            # Channels that pass through, and groups of a convolution, are lost on both sides.
+            is_one = passes_channels(module) or group_count(module) > 1
+            left = 1 - max(shares) if is_one else (1 - shares[0]) * (1 - shares[1])
+            saved += (1 - left) * self._flops.get(path, 0)
+        return int(saved)
+
+
+def _widths(module: Any) -> tuple[int, int]:
+    """How many channels a module reads and makes."""
+    for names in (("in_features", "out_features"), ("in_channels", "out_channels")):
+        if hasattr(module, names[0]):
+            return getattr(module, names[0]), getattr(module, names[1])
+    count = next(
+        getattr(module, name)
+        for name in ("num_features", "num_channels", "num_parameters")
+        if hasattr(module, name)
+    )
+    return count, count
 
 
 def _least(unit: frozenset[ChannelEnd], importance: Mapping[tuple[str, int], float]) -> float:
@@ -248,16 +304,24 @@ def _silence(
     kept = []
     for path, indices in _cut_of(units).inputs.items():
         module = model.get_submodule(path)
-        if is_layer(module):
+        # A convolution loses whole groups with what they make, so nothing reads them.
+        if is_layer(module) and group_count(module) == 1:
             weight: nn.Parameter = module.weight  # type: ignore[assignment]
             kept.append((weight, weight.detach().clone()))
-            weight.data[:, indices] = 0
+            weight.data.movedim(weight_axes(module)[1], 0)[indices] = 0
     return kept
 
 
-def cut_copy(model: nn.Module, units: Sequence[frozenset[ChannelEnd]]) -> nn.Module:
+def cut_copy(
+    model: nn.Module,
+    units: Sequence[frozenset[ChannelEnd]],
+    counters: Sequence[ChannelCounter] = (),
+) -> nn.Module:
     """A copy of a model without some channels: all its layers are really smaller."""
     smaller = copy.deepcopy(model)
+    for path, name, many in counters:
+        above = smaller.get_submodule(path)
+        setattr(above, name, getattr(above, name) - many)
     cut = _cut_of(units)
     for path in dict.fromkeys([*cut.outputs, *cut.inputs]):
         module: Any = smaller.get_submodule(path)
@@ -265,8 +329,12 @@ def cut_copy(model: nn.Module, units: Sequence[frozenset[ChannelEnd]]) -> nn.Mod
         if passes_channels(module):
             _cut_passing(module, inputs)
             continue
-        _keep(module, "weight", 1, inputs)
-        _keep(module, "weight", 0, outputs)
+        made, read = weight_axes(module)
+        if group_count(module) > 1:
+            module.groups -= len(set(inputs)) * module.groups // module.in_channels
+        else:
+            _keep(module, "weight", read, inputs)
+        _keep(module, "weight", made, outputs)
         _keep(module, "bias", 0, outputs)
         _shrink(module, ("in_features", "in_channels"), inputs)
         _shrink(module, ("out_features", "out_channels"), outputs)
@@ -274,10 +342,15 @@ def cut_copy(model: nn.Module, units: Sequence[frozenset[ChannelEnd]]) -> nn.Mod
 
 
 def _cut_passing(module: Any, indices: Sequence[int]) -> None:
+    if isinstance(module, nn.GroupNorm):
+        left = module.num_channels - len(set(indices))
+        module.num_groups = module.num_groups * left // module.num_channels
     for name in ("weight", "bias", "running_mean", "running_var"):
         _keep(module, name, 0, indices)
-    for name in ("num_features", "in_channels", "out_channels", "groups"):
+    for name in ("num_features", "num_channels", "num_parameters", "in_channels", "out_channels"):
         _shrink(module, (name,), indices)
+    if hasattr(module, "groups"):
+        module.groups = module.in_channels
 
 
 def _keep(module: Any, name: str, axis: int, removed: Sequence[int]) -> None:
@@ -309,17 +382,21 @@ def choose_channels(
     removed: dict[int, int] = {}
     now = dict.fromkeys(levels, (0.0, 0))
     saved = 0
-    while saved < amount * flops:
+    while (missing := amount * flops - saved) > 0:
         steps = [
-            ((_harm(one, baseline) - now[group][0]) / (one.saved_flops - now[group][1]), one)
+            (_harm(one, baseline) - now[group][0], one.saved_flops - now[group][1], one)
             for group, options in levels.items()
             for one in options
             if one.saved_flops > now[group][1]
         ]
         if not steps:
             break
-        _, best = min(steps, key=lambda step: (step[0], -step[1].saved_flops))
-        saved += best.saved_flops - now[best.group][1]
+        _, gain, best = min(steps, key=lambda step: (step[0] / step[1], -step[1]))
+        if gain > missing:
+            # The last step: as much as is missing, at the least harm.
+            enough = [step for step in steps if step[1] >= missing]
+            _, gain, best = min(enough, key=lambda step: (step[0], step[1]))
+        saved += gain
         now[best.group] = _harm(best, baseline), best.saved_flops
         removed[best.group] = best.removed
     return removed

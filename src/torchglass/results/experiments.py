@@ -1,25 +1,31 @@
-"""The result of `quantization`: how each layer tolerates low precision, and a mix of formats."""
+"""The results of `quantization` and `pruning`: what a model loses, and what that saves."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import LookupFailedError
-from torchglass.records.measures import LayerQuantization, PrecisionMix
+from torchglass.records.measures import GroupPruning, LayerQuantization, PrecisionMix, PrunedSpeed
 from torchglass.results.report import ListReport
 from torchglass.tables.text import (
     Column,
     Fact,
     format_bytes,
+    format_flops,
     format_shape,
+    format_share,
+    format_time,
     name_text,
     number_column,
     plural,
 )
 from torchglass.targets.names import near_or_all
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _SCALES = {"tensor": "per tensor", "channel": "per channel"}
 _MOST_KEPT = 5
@@ -183,3 +189,147 @@ class Quantization(ListReport[LayerQuantization]):
             f"{where}; weights are rounded, activations are not",
             "SQNR of 20 dB is an error of 10 % at the outputs, 40 dB of 1 %",
         ]
+
+
+class Pruning(ListReport[GroupPruning]):
+    """What a model loses without some of its channels, and a suggestion; print it or export it."""
+
+    def __init__(
+        self,
+        name: str,
+        measured: Sequence[GroupPruning],
+        removed: Mapping[int, int],
+        *,
+        cut: Callable[[], nn.Module],
+        flops: int,
+        pruned_flops: int,
+        sqnr_db: float,
+        metric: float | None,
+        baseline: float | None,
+        speed: PrunedSpeed | None,
+        samples: int,
+        skipped: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.measured = tuple(measured)
+        """Every group at every share that was tried, in the order of the model."""
+        self.entries = sorted(measured, key=self._harm_per_flop)
+        """The same, the least harm for the FLOPs saved first."""
+        self.removed = dict(removed)
+        """The suggestion: how many channels to remove, by the number of the group."""
+        self._cut = cut
+        self.flops, self.pruned_flops = flops, pruned_flops
+        self.sqnr_db, self.metric, self.baseline = sqnr_db, metric, baseline
+        self.speed = speed
+        """The time of a forward with and without the channels; None if it was not measured."""
+        self.samples = samples
+        self.skipped = tuple(skipped)
+
+    @property
+    def title(self) -> str:
+        """The name of the model."""
+        return self.name
+
+    def apply(self) -> nn.Module:
+        """A copy of the model, in eval mode, with the suggested channels cut out of all layers."""
+        return self._cut()
+
+    @property
+    def answer(self) -> str:
+        """What can be saved, in one sentence."""
+        if not self.removed:
+            return f"No channels of {self.name} were chosen: no group saves FLOPs."
+        channels = sum(self.removed.values())
+        saved = 1 - self.pruned_flops / max(self.flops, 1)
+        quality = f"{self.sqnr_db:.1f} dB SQNR"
+        if self.metric is not None and self.baseline is not None:
+            quality = f"a metric of {self.metric:.4g} (was {self.baseline:.4g}), {quality}"
+        faster = ""
+        if self.speed is not None:
+            faster = f" and makes a forward {self.speed.plain_s / self.speed.cut_s:.2f}× as fast"
+        return (
+            f"Removing {plural(channels, 'channel')} from {plural(len(self.removed), 'group')} "
+            f"saves {saved:.0%} of the FLOPs{faster}, at {quality} before any fine-tuning."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers."""
+        return {
+            **super().to_dict(),
+            "removed": {str(group): count for group, count in self.removed.items()},
+            "flops": self.flops,
+            "pruned_flops": self.pruned_flops,
+            "sqnr_db": self.sqnr_db,
+            "metric": self.metric,
+            "baseline": self.baseline,
+            "speed": None if self.speed is None else dataclasses.asdict(self.speed),
+            "samples": self.samples,
+            "skipped": list(self.skipped),
+        }
+
+    def _harm_per_flop(self, one: GroupPruning) -> float:
+        return float(10 ** (-one.sqnr_db / 10) / max(one.saved_flops, 1))
+
+    def _columns(self) -> Sequence[Column[GroupPruning]]:
+        return [
+            Column(
+                "layers",
+                "Layers",
+                lambda one: name_text(", ".join(one.layers)),
+                right=False,
+                value=lambda one: ", ".join(one.layers),
+            ),
+            Column("group", value=lambda one: one.group),
+            number_column("channels", "Channels", lambda one: one.channels, str, csv="channels"),
+            number_column("removed", "Removed", lambda one: one.removed, str, csv="removed"),
+            Column(
+                "sqnr",
+                "SQNR",
+                lambda one: f"{one.sqnr_db:.1f} dB",
+                csv="sqnr_db",
+                value=lambda one: one.sqnr_db,
+            ),
+            Column(
+                "metric",
+                "Metric" if self.baseline is not None else "",
+                lambda one: f"{one.metric:.4g}" if one.metric is not None else "",
+                value=lambda one: one.metric,
+            ),
+            number_column(
+                "saved", "Saves", lambda one: one.saved_flops, format_flops, csv="saved_flops"
+            ),
+            Column(
+                "share", "share", lambda one: format_share(one.saved_flops, self.flops), spare=1
+            ),
+            Column(
+                "suggested",
+                "Suggested",
+                lambda one: "yes" if self.removed.get(one.group) == one.removed else "",
+                right=False,
+                value=lambda one: self.removed.get(one.group) == one.removed,
+            ),
+        ]
+
+    def _facts(self) -> list[Fact]:
+        facts = [
+            Fact("FLOPs", f"{format_flops(self.flops)} → {format_flops(self.pruned_flops)}"),
+        ]
+        if self.speed is not None:
+            one = self.speed
+            facts += [
+                Fact("Time", f"{format_time(one.plain_s)} → {format_time(one.cut_s)} a forward"),
+                Fact(
+                    "Zeroed",
+                    f"{format_time(one.zeroed_s)}: setting the same weights to zero saves no time",
+                ),
+            ]
+        return facts
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"measured on {plural(self.samples, 'sample')}, in eval mode, without fine-tuning",
+            "each row removes the least important channels of one group only",
+        ]
+        if self.speed is not None:
+            notes.append(f"times are the shortest of {self.speed.repeats} forwards on this machine")
+        return [*notes, *(f"not prunable: {reason}" for reason in self.skipped)]
