@@ -41,10 +41,10 @@ def test_a_folder_opens_on_its_table_which_is_sorted_and_filtered(
     expect(page.get_by_test_id("answer")).to_contain_text("3 runs in")
     expect(rows.first).to_contain_text("finished")
 
-    page.get_by_role("button", name="Loss").click()
+    page.get_by_role("columnheader", name="Loss").get_by_role("button").click()
     expect(rows.first).to_contain_text("0.3")
     assert names(page) == ["b", "c", "a"]
-    page.get_by_role("button", name="Loss").click()
+    page.get_by_role("columnheader", name="Loss").get_by_role("button").click()
     expect(rows.first).to_contain_text("0.5")
 
     page.get_by_label("Filter runs").fill("lr < 0.05 and")
@@ -104,3 +104,30 @@ def test_a_link_opens_a_run_among_many(tmp_path: Path, open_page: OpenPage, serv
 
     expect(page.get_by_label("Run", exact=True)).to_contain_text("00.glass")
     assert f"run={oldest.id}" in page.url
+
+
+COLORED = """() => {
+    const {width, height} = document.querySelector(".overlay canvas");
+    const canvas = document.querySelector(".overlay canvas");
+    const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) {
+        const [r, g, b, a] = data.slice(at, at + 4);
+        count += a > 100 && Math.max(r, g, b) - Math.min(r, g, b) > 60;
+    }
+    return count > 200;
+}"""
+
+
+def test_the_losses_of_runs_are_overlaid(folder: Path, open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(folder).url)
+
+    page.get_by_role("button", name="Overlay loss").click()
+    expect(page.get_by_test_id("overlaid")).to_have_text("3 of 3 runs")
+    page.wait_for_function(COLORED)
+
+    page.get_by_label("Select a", exact=True).check()
+    page.get_by_role("button", name="Overlay loss of selection").click()
+    expect(page.get_by_test_id("overlaid")).to_have_text("1 of 1 runs")
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_test_id("overlaid")).to_have_count(0)

@@ -273,6 +273,13 @@ export interface RunsTable {
   readonly rows: readonly RunRow[];
 }
 
+/** The loss of a run of the folder. */
+export interface RunCurve {
+  readonly path: string;
+  readonly steps: readonly number[];
+  readonly values: readonly Sent[];
+}
+
 export interface TablePayload {
   readonly table?: RunsTable;
   /** What is wrong with the filter. */

@@ -14,6 +14,7 @@ import type {
   ModelPayload,
   NoModelPayload,
   PointsPayload,
+  RunCurve,
   RunPayload,
   RunsPayload,
   SentColumn,
@@ -53,6 +54,8 @@ export interface Source {
   distances(run: number, other: number): Promise<DistancesPayload>;
   /** The runs of a folder, where there is one. */
   table?(query: { readonly where: string; readonly sort: string; readonly count: number }): Promise<TablePayload>;
+  /** The loss of some runs of the folder. */
+  curves?(paths: readonly string[]): Promise<{ readonly curves: readonly RunCurve[] }>;
   /** Opens a run of the folder by its path or id. */
   open?(which: string): Promise<{ readonly number: number }>;
   /** Reports new steps while a run is running, and new runs if there may be any. */
@@ -139,7 +142,7 @@ export function columnAt(columns: readonly SentColumn[], step: number): SentColu
   return columns.findLast((column) => column[0] <= step) ?? null;
 }
 
-type Query = Readonly<Record<string, string | number | readonly number[]>>;
+type Query = Readonly<Record<string, string | number | readonly (number | string)[]>>;
 type Ask = <T>(name: string, query: Query) => Promise<T>;
 
 /** Reads through `ask`; `follow` reports new data. */
@@ -175,6 +178,8 @@ class LiveSource implements Source {
 
   table = (query: { readonly where: string; readonly sort: string; readonly count: number }) =>
     this.ask<TablePayload>("table", query);
+
+  curves = (path: readonly string[]) => this.ask<{ readonly curves: readonly RunCurve[] }>("curves", { path });
 
   open = (which: string) => this.ask<{ readonly number: number }>("open", { which });
 

@@ -33,7 +33,7 @@ export function Header() {
       {hasTable.value && (
         <button
           type="button"
-          class="plain"
+          class="plain all-runs"
           aria-pressed={showsTable.value}
           disabled={showsTable.value && !shown.value}
           onClick={() => (showsTable.value = !showsTable.value)}

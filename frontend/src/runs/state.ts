@@ -20,6 +20,25 @@ export const problem = signal("");
 /** The paths of the rows that are selected, in the order of selection. */
 export const chosen = signal<readonly string[]>([]);
 
+/** The most runs that are overlaid at once. */
+export const MOST_OVERLAID = 1000;
+/** The paths of the runs whose loss is shown in one chart. */
+export const overlaid = signal<readonly string[]>([]);
+
+/** Overlays the loss of the selected runs; of the first ones of the table if none is selected. */
+export async function overlay(): Promise<void> {
+  if (chosen.value.length) {
+    overlaid.value = chosen.value;
+    return;
+  }
+  try {
+    const sent = await source.value!.table!({ where: where.value, sort: sort.value, count: MOST_OVERLAID });
+    overlaid.value = sent.table?.rows.map(({ path }) => path) ?? [];
+  } catch (error) {
+    tellFailure(error);
+  }
+}
+
 export function toggleChosen(path: string): void {
   const all = chosen.value;
   chosen.value = all.includes(path) ? all.filter((one) => one !== path) : [...all, path];

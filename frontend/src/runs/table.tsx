@@ -2,7 +2,8 @@
 
 import { formatExact } from "../data/formats";
 import type { RunRow } from "../data/records";
-import { chosen, count, PAGE_ROWS, problem, showRuns, sort, sortBy, table, toggleChosen, where } from "./state";
+import { Overlay } from "./overlay";
+import { chosen, count, overlaid, overlay, PAGE_ROWS, problem, showRuns, sort, sortBy, table, toggleChosen, where } from "./state";
 
 export function RunsTable() {
   const sent = table.value;
@@ -20,6 +21,9 @@ export function RunsTable() {
         <button type="button" disabled={!chosen.value.length} onClick={() => void showRuns(chosen.value)}>
           {chosen.value.length > 1 ? `Compare ${formatExact(chosen.value.length)} runs` : "Open"}
         </button>
+        <button type="button" disabled={!sent?.total} onClick={() => void overlay()}>
+          {chosen.value.length ? "Overlay loss of selection" : "Overlay loss"}
+        </button>
         {chosen.value.length > 0 && (
           <button type="button" class="plain" onClick={() => (chosen.value = [])}>
             Clear selection
@@ -29,6 +33,7 @@ export function RunsTable() {
           {problem.value || sent?.answer || "Loading…"}
         </span>
       </div>
+      {overlaid.value.length > 0 && <Overlay />}
       {sent && (
         <div class="runs-scroll">
           <table>

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
 
+import numpy as np
+import numpy.typing as npt
+
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.run import Reader, RunEntry
@@ -228,6 +231,11 @@ class ServedFolder:
         # Requests come in several threads.
         with self._lock:
             return self._runs.cells(where=where, sort=sort, count=count)
+
+    def losses(self, paths: Sequence[str]) -> Mapping[str, npt.NDArray[np.float64]]:
+        """The loss of some runs: a row of steps and one of values each."""
+        with self._lock:
+            return self._runs.losses(paths)
 
     def _open(self, entry: RunEntry) -> Reader:
         from torchglass.results.run import open_entry

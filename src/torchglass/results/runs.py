@@ -18,12 +18,16 @@ from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from torchglass.analyse.diagnosis.conclude import verdict_of
 from torchglass.analyse.training_overview import loss_name, loss_series
 from torchglass.errors import LookupFailedError, TargetError, ViewError
 from torchglass.records.run import RunEntry, worst_status
 from torchglass.results.files import run_identity
 from torchglass.results.report import ListReport
+from torchglass.results.run import SavedRun, import_pandas, open_entry
 from torchglass.store.run_index import RunIndex
 from torchglass.tables.filter import Filter
 from torchglass.tables.text import (
@@ -44,12 +48,13 @@ from torchglass.targets.names import near_or_all
 if TYPE_CHECKING:
     import pandas as pd
 
-    from torchglass.results.run import SavedRun
 
 _MOST_ROWS = 100
 _MOST_SETTINGS = 6
 """Number of differing settings that get a column by default."""
 _COMMIT = 8
+_CURVE_POINTS = 200
+"""Of a curve among many."""
 _TEXT = 40
 _DIGITS = 4
 
@@ -65,12 +70,15 @@ class RunFolder:
             raise TargetError(f"{folder} {what}")
         self.folder = folder
         self._index = RunIndex(folder)
+        self._listed: dict[str, RunEntry] = {}
+        """The runs of the last table, by path."""
 
     def table(self) -> RunTable:
         """The runs as they are now, the latest first."""
         entries = self._index.entries()
         readable = [entry for entry in entries if not (entry.unreadable or entry.is_trace)]
         runs = sorted(_one_each(readable), key=lambda entry: (-entry.run.created_ns, entry.path))
+        self._listed = {entry.path: entry for entry in runs}
         return RunTable(self.folder, runs, [entry for entry in entries if entry.unreadable])
 
     def cells(self, *, where: str, sort: str, count: int) -> dict[str, Any]:
@@ -79,14 +87,21 @@ class RunFolder:
         table = table.where(where) if where else table
         return (table.sort(sort) if sort else table).cells(count)
 
-    def loss(self, path: str, points: int) -> tuple[list[int], list[float]]:
-        """Steps and values of the loss of a run, thinned to about this many points."""
-        with self.table().open(path) as run:
-            series = loss_series(run.reader.series())
-            if series is None:
-                return [], []
-            (found,) = run.reader.points_of([series.id], most=points)
-        return found.steps.tolist(), found.column("value").tolist()
+    def losses(self, paths: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+        """The loss of some runs of the table, thinned: a row of steps and one of values each."""
+        if not set(paths) <= self._listed.keys():
+            self.table()
+        entries = self._listed
+
+        def read(path: str) -> npt.NDArray[np.float64]:
+            with open_entry(self.folder, entries[path]) as run:
+                series = loss_series(run.reader.series())
+                if series is None:
+                    return np.empty((2, 0))
+                (found,) = run.reader.points_of([series.id], most=_CURVE_POINTS)
+            return np.stack([found.steps.astype(np.float64), found.column("value")])
+
+        return self._index.curves([path for path in paths if path in entries], read)
 
     def traces(self) -> list[RunEntry]:
         """The saved traces of single forwards, which the table leaves out."""
@@ -320,14 +335,10 @@ class RunTable(ListReport[RunEntry]):
             LookupFailedError: There is no such run, or there are several.
             StoreError: It cannot be read.
         """
-        from torchglass.results.run import open_entry
-
         return open_entry(self.folder, self[which])
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each run, with a column for each fact, setting and logged value."""
-        from torchglass.results.run import import_pandas
-
         names, rows = self._csv()
         frame: pd.DataFrame = import_pandas().DataFrame(list(rows), columns=list(names))
         return frame

@@ -12,10 +12,13 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from torchglass.errors import StoreError
 from torchglass.records.json_data import from_json_data, to_json_data
@@ -27,7 +30,7 @@ from torchglass.store.step_blobs import LatestValues
 INDEX_NAME = ".torchglass-runs.sqlite"
 RUN_SUFFIX = ".glass"
 
-_VERSION = 1
+_VERSION = 2
 _APPLICATION_ID = 0x74676C69
 """Marks an SQLite file as an index of runs ("tgli")."""
 _SCHEMA = f"""
@@ -37,6 +40,11 @@ CREATE TABLE IF NOT EXISTS runs (
     path TEXT PRIMARY KEY,      -- in the folder
     mark TEXT NOT NULL,         -- sizes and times of the files it was read from
     entry TEXT NOT NULL         -- a records.run.RunEntry as JSON
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS curves (
+    path TEXT PRIMARY KEY,
+    mark TEXT NOT NULL,
+    points BLOB NOT NULL        -- steps, then values, as float64, of the loss of a run that is over
 ) WITHOUT ROWID;
 """
 _LOCK_SECONDS = 2.0
@@ -106,6 +114,34 @@ class RunIndex:
             self._write(news, gone)
         return [entry for _, entry in now.values()]
 
+    def curves(
+        self, paths: Sequence[str], read: Callable[[str], npt.NDArray[np.float64]]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """The curves of some runs, a row of steps and one of values; `read` gives new ones."""
+        kept = self._kept_curves(paths)
+        found: dict[str, npt.NDArray[np.float64]] = {}
+        news = []
+        for path in paths:
+            mark, entry = self._known.get(path, ("", None))
+            if path in kept and kept[path][0] == mark:
+                found[path] = np.frombuffer(kept[path][1], np.float64).reshape(2, -1)
+                continue
+            found[path] = read(path)
+            if entry is not None and entry.status.is_over:
+                news.append((path, mark, found[path].tobytes()))
+        if news:
+            with contextlib.suppress(*_UNREADABLE):
+                if _is_ours(self._file):
+                    self._put((), (), news)
+        return found
+
+    def _kept_curves(self, paths: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+        rows: list[tuple[str, str, bytes]] = []
+        with contextlib.suppress(*_UNREADABLE), contextlib.closing(_open(self._file)) as index:
+            for path in paths:
+                rows += index.execute("SELECT * FROM curves WHERE path = ?", [path]).fetchall()
+        return {path: (mark, points) for path, mark, points in rows}
+
     def _write(self, news: list[tuple[str, str, str]], gone: list[str]) -> None:
         """Keep what was read. Without permission, or with another writer, it is read again."""
         with contextlib.suppress(*_UNREADABLE):
@@ -126,17 +162,26 @@ class RunIndex:
                     [],
                 )
 
-    def _put(self, news: list[tuple[str, str, str]], gone: list[str]) -> None:
+    def _put(
+        self,
+        news: Sequence[tuple[str, str, str]],
+        gone: Sequence[str],
+        curves: Sequence[tuple[str, str, bytes]] = (),
+    ) -> None:
         connection = sqlite3.connect(self._file, timeout=_LOCK_SECONDS)
         with contextlib.closing(connection), connection:
             ((version,),) = connection.execute("PRAGMA user_version")
             if version not in (0, _VERSION):
-                connection.execute("DROP TABLE IF EXISTS runs")
+                connection.executescript("DROP TABLE IF EXISTS runs; DROP TABLE IF EXISTS curves")
             connection.executescript(_SCHEMA)
             # It can be made again: a commit need not wait for the disk.
             connection.execute("PRAGMA synchronous = OFF")
             connection.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", news)
-            connection.executemany("DELETE FROM runs WHERE path = ?", [(path,) for path in gone])
+            connection.executemany("INSERT OR REPLACE INTO curves VALUES (?, ?, ?)", curves)
+            for table in ("runs", "curves"):
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE path = ?", [(path,) for path in gone]
+                )
 
 
 def _is_ours(file: Path) -> bool:
@@ -146,12 +191,15 @@ def _is_ours(file: Path) -> bool:
     return not head or head[68:72] == _APPLICATION_ID.to_bytes(4, "big")
 
 
+def _open(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+
+
 def _read_index(file: Path) -> dict[str, tuple[str, RunEntry]]:
     try:
         if not file.is_file() or not _is_ours(file):
             return {}
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
-        with contextlib.closing(connection):
+        with contextlib.closing(_open(file)) as connection:
             ((version,),) = connection.execute("PRAGMA user_version")
             if version != _VERSION:
                 return {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import JustifyMethod
 from rich.text import Text
 from textual import on, work
@@ -22,7 +23,6 @@ from torchglass.views.tui.windows import Prompt, ThemedApp
 _REFRESH_SECONDS = 1.0
 _ROWS = 500
 _MOST_CURVES = 8
-_CURVE_POINTS = 400
 _CURVE_WIDTH = 60
 _MARK = "●"
 _KEYS = "Enter open · Space select · 1–9 sort by column · 0 latest first · / filter · q quit"
@@ -34,8 +34,8 @@ class ListedRuns(Protocol):
     def cells(self, *, where: str, sort: str, count: int) -> Mapping[str, Any]:
         """The first runs of the table as texts, filtered and sorted."""
 
-    def loss(self, path: str, points: int) -> tuple[Sequence[int], Sequence[float]]:
-        """Steps and values of the loss of a run."""
+    def losses(self, paths: Sequence[str]) -> Mapping[str, npt.NDArray[np.float64]]:
+        """The loss of some runs: a row of steps and one of values each."""
 
 
 class RunList(ThemedApp["str | None"]):
@@ -138,17 +138,13 @@ class RunList(ThemedApp["str | None"]):
     @work(thread=True, group="curves")
     def _read_curve(self, path: str) -> None:
         try:
-            _, values = self._runs.loss(path, _CURVE_POINTS)
-        except TorchglassError as error:
-            values, told = [], str(error)
+            values = self._runs.losses([path])[path][1]
+        except (TorchglassError, KeyError) as error:
+            values, told = np.empty(0), str(error)
         else:
             told = "no loss"
-        curve = (
-            sparkline(squeeze(np.array(values, float), _CURVE_WIDTH), _CURVE_WIDTH)
-            if values
-            else told
-        )
-        ends = f"{values[0]:.4g} → {values[-1]:.4g}" if values else ""
+        curve = sparkline(squeeze(values, _CURVE_WIDTH), _CURVE_WIDTH) if len(values) else told
+        ends = f"{values[0]:.4g} → {values[-1]:.4g}" if len(values) else ""
 
         def put() -> None:
             if path in self._selected:

@@ -1,6 +1,7 @@
 """The requests of the page and their answers, the same for a server and a notebook.
 
     table       ?where=lr<1e-3&sort=-loss&count=200: the runs of a folder
+    curves      ?path=a.glass&path=b.glass: the loss of some of them
     open        ?which=runs/a.glass: opens a run of the folder
     runs        all open runs
     statuses    the progress of each of them
@@ -25,6 +26,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from torchglass.analyse.training_overview import STATISTICS, HeatMaps, Statistic
 from torchglass.errors import LookupFailedError, StoreError, ViewError
@@ -80,6 +84,9 @@ class RunsFolder(Protocol):
 
     def table(self, *, where: str, sort: str, count: int) -> Mapping[str, Any]:
         """The first runs of the table, filtered and sorted."""
+
+    def losses(self, paths: Sequence[str]) -> Mapping[str, npt.NDArray[np.float64]]:
+        """The loss of some runs: a row of steps and one of values each."""
 
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -222,10 +229,21 @@ def _table(runs: OpenRuns, query: Query) -> payloads.Payload:
         return {"version": payloads.VERSION, "problem": str(error)}
 
 
+def _curves(runs: OpenRuns, query: Query) -> payloads.Payload:
+    if runs.folder is None:
+        raise LookupFailedError("this page shows no folder of runs")
+    found = runs.folder.losses(query.get("path", ()))
+    return {
+        "version": payloads.VERSION,
+        "curves": [payloads.curve(path, *rows) for path, rows in found.items()],
+    }
+
+
 _ROWS, _MOST_ROWS = 200, 10_000
 
 _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
     "table": _table,
+    "curves": _curves,
     "open": lambda runs, query: {
         "version": payloads.VERSION,
         "number": runs.open(_text(query, "which")),

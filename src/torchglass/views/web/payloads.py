@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from torchglass.analyse.call_graph import op_graph
 from torchglass.analyse.class_source import read_class
@@ -38,6 +39,8 @@ from torchglass.views.web.decimated_steps import (
 
 if TYPE_CHECKING:
     from torchglass.views.web.answers import OpenRuns
+
+Numbers = npt.NDArray[np.float64]
 
 _MOST_MOMENTS = 2000
 _MOST_HOLDERS = 15
@@ -269,6 +272,15 @@ def runs_payload(runs: OpenRuns) -> Payload:
         "compare": list(runs.compared),
         "grows": runs.grows,
         **({"table": True} if runs.folder is not None else {}),
+    }
+
+
+def curve(path: str, steps: Numbers, values: Numbers) -> Payload:
+    """The loss of a run of the folder."""
+    return {
+        "path": path,
+        "steps": steps.astype(np.int64).tolist(),
+        "values": [_number(value) for value in values.tolist()],
     }
 
 
