@@ -16,6 +16,9 @@ _AT_STEPS = (
 """What single steps show, without a rule over the whole training."""
 _OF_RANKS = (
     ("ranks-differ", "Ranks have different values of a parameter that they should share."),
+    ("rank-not-finite", "A rank has NaN or Inf, and others may not."),
+    ("rank-behind", "A rank stopped many steps before the others."),
+    ("rank-left-out-steps", "A rank did not record some steps, as its disk was too slow."),
     ("straggler", "One rank takes longer than the others, which wait for it."),
 )
 """What comparing the files of all ranks shows."""

@@ -62,6 +62,8 @@ KINDS = {
     "loss-diverges": "the loss grows without end, or falls without end below zero",
     "loss-spike": "the loss jumps at one step and comes back",
     "loss-plateau": "the loss does not fall although gradients and updates are fine",
+    "output-logit-growth": "the logits grow until the loss is not stable",
+    "update-growth": "updates double again and again at the same learning rate",
     # ranks
     "ranks-differ": "parameters differ between ranks",
     "straggler": "one rank takes far longer for its steps than the others",

@@ -18,13 +18,15 @@ from torchglass.capture.watch.watcher import Watcher
 
 Train = Callable[["Watch"], None]
 Group = Literal["planted", "healthy", "traincheck"]
-Sample = Literal["in-sample", "holdout-1", "holdout-2"]
+Sample = Literal["in-sample", "holdout-1", "holdout-2", "holdout-3"]
 Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Tensor, Tensor], Any]
 
 functional: Any = torch.nn.functional
 """torch's, without its types: they would give losses a `backward` that mypy calls untyped."""
 
+_HOLD_OUTS: dict[str, Sample] = {"second": "holdout-2", "third": "holdout-3"}
+"""What the names of the files of a hold-out begin with; all others are of the first."""
 _PACKAGES = ("planted", "healthy", "holdout")
 _TRAINCHECK = "benchmarks.diagnosis.traincheck"
 
@@ -53,7 +55,7 @@ class Case:
     architecture: str
     train: Train
     sample: Sample = "in-sample"
-    """`holdout-1` and `holdout-2` were written without sight of the rules."""
+    """Which set it belongs to; the cases of a hold-out are not used to write rules."""
     kinds: tuple[str, ...] = ()
     """Slugs that name the mistake, the best one first; none if the training is healthy."""
     at: tuple[str, ...] = ()
@@ -132,7 +134,10 @@ def _sample(train: Train) -> Sample:
     package, _, module = train.__module__.rpartition(".")
     if not package.endswith(".holdout"):
         return "in-sample"
-    return "holdout-2" if module.startswith("second") else "holdout-1"
+    for start, sample in _HOLD_OUTS.items():
+        if module.startswith(start):
+            return sample
+    return "holdout-1"
 
 
 def _add(case: Case) -> None:

@@ -20,13 +20,8 @@ import torch
 import torchglass as tg
 from benchmarks.diagnosis.cases import Case, Watch, all_cases
 
-SLUGS = {
-    "vanishing gradient": "vanishing-gradient",
-    "exploding gradient": "exploding-gradient",
-    "dead units": "dead-units",
-    "not finite": "nan",
-}
-"""Kinds of findings that are not slugs yet."""
+SLUGS = {"rank-not-finite": "nan"}
+"""Kinds that name the same problem as another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

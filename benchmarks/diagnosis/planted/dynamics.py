@@ -202,3 +202,33 @@ def one_rank_with_nan(watch: Watch) -> None:
 def one_rank_that_is_slow(watch: Watch) -> None:
     """The card of rank 1 is throttled: its forward takes 50 ms longer, and rank 0 waits for it."""
     run_ranks(_rank, watch, "slow")
+
+
+@planted("output-logit-growth", "loss-diverges", at=("", "4"), family=_FAMILY)
+def confidence_is_rewarded(watch: Watch) -> None:
+    """A term of the loss rewards large logits: they grow without end."""
+    model = mlp(16, 32, 32, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with watch(model) as watcher:
+        for x, y in data.clusters(80):
+            logits = model(x)
+            loss = functional.cross_entropy(logits, y) - 0.05 * logits.std()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watcher.log("loss", loss)
+
+
+@planted("update-growth", "loss-diverges", "lr-too-high", at=("",), family=_FAMILY)
+def weight_of_the_loss_grows_at_each_step(watch: Watch) -> None:
+    """The loss is multiplied by a factor that grows by a tenth at each step."""
+    model = mlp(16, 32, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    watcher = watch(model)
+    for step, (x, y) in enumerate(data.clusters(80)):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        (1.1**step * loss).backward()
+        optimizer.step()
+        watcher.log("loss", loss)
+    watcher.close()

@@ -92,6 +92,8 @@ def not_finite_words(stats: Stats, of: str) -> str:
     counts = [(stats.nan, "NaN"), (stats.inf, "Inf")]
     bad = stats.nan + stats.inf
     what = " or ".join(word for count, word in counts if count)
+    if bad == stats.count == 1:
+        return f"The value {of} is {what}"
     if bad == stats.count:
         return f"All {stats.count:,} values {of} are {what}"
     return f"{bad:,} of {stats.count:,} values {of} {'is' if bad == 1 else 'are'} {what}"

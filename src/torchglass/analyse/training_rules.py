@@ -275,7 +275,13 @@ def _vanishing_gradients(view: StepView, history: TrainingHistory) -> Iterator[P
         # A gradient that fades on its way back through the layers reaches nothing before them.
         # Side branches, such as queries and keys with small weights, are only small.
         is_beside = reach.order(one) > first and size >= usual * _VANISHING_SHARE
-        if is_beside or reach.is_cancelled(one) or _is_recovering(one, size / largest, history):
+        is_off = not size and reach.is_one_of_several_outputs(one.path)
+        if (
+            is_beside
+            or is_off
+            or reach.is_cancelled(one)
+            or _is_recovering(one, size / largest, history)
+        ):
             continue
         amount = "No gradient" if not size else "Almost no gradient"
         own = f"{_short(size)}, " if size else ""
@@ -336,11 +342,16 @@ class _GradientReach:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether a trained factor is still almost zero; a bias is not a factor."""
+        """Whether a trained factor is still almost zero, but has a gradient that will open it.
+
+        A bias is not a factor.
+        """
         return any(
-            (path, f"{name}.grad") in self._tensors and _is_closed(parts)
+            _is_closed(parts) and not all(map(_is_zero, self._tensors[path, f"{name}.grad"]))
             for (path, name), parts in self._tensors.items()
-            if "bias" not in name and _is_gradient_of_parameter(f"{name}.grad")
+            if "bias" not in name
+            and _is_gradient_of_parameter(f"{name}.grad")
+            and (path, f"{name}.grad") in self._tensors
         )
 
     def order(self, one: Observation) -> int:
@@ -357,6 +368,20 @@ class _GradientReach:
     def first(self, reached: Iterable[Observation]) -> float:
         """The position of the first weight that receives a gradient."""
         return min((self.order(one) for one in reached if one.dims > 1), default=math.inf)
+
+    def is_one_of_several_outputs(self, path: str) -> bool:
+        """Whether a module returns one of the outputs of the model, which the loss may weigh by 0.
+
+        Two outputs with the same statistics are the same one.
+        """
+        ends = [
+            parts
+            for (at, name), parts in self._tensors.items()
+            if not at and name.startswith("output") and ".grad" not in name
+        ]
+        around = (path, *(above for above in _above(path) if above))
+        own = [self._tensors.get((at, "output")) for at in around]
+        return len(ends) > 1 and any(parts in ends for parts in own if parts)
 
     def is_cancelled(self, one: Observation) -> bool:
         """Whether a gradient is small although its module does receive gradients."""

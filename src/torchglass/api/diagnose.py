@@ -27,7 +27,7 @@ def diagnose(
     """Say what is wrong with a training, where, since when, and what to change.
 
     A model with a batch is trained for a few steps on a copy: your model, optimizer and random
-    state stay as they are.
+    state stay as they are. An exception of its forward, loss or backward is part of the diagnosis.
 
     Args:
         target: A recorded run (a path, an opened run, or a watcher), or a model.
@@ -85,21 +85,29 @@ def _diagnose_model(
     import torch
 
     from torchglass.api.watch import watch
+    from torchglass.records.run import RunStatus
     from torchglass.results.diagnosis import Diagnosis
 
+    step, status = 0, None
     with torch.random.fork_rng(), torch.enable_grad():
         trained = copy.deepcopy(model)
         updater = _copy_optimizer(optimizer, model, trained)
         watcher = watch(trained, run_dir=":memory:", verbose=False)
-        with watcher:
-            for _ in range(steps):
-                updater.zero_grad()
-                value = _loss(trained, batch, loss)
-                value.backward()
-                updater.step()
-                watcher.log("loss", value.detach())
-            findings = watcher.findings
-    return Diagnosis(findings, name=type(model).__name__, last_step=steps - 1)
+        try:
+            with watcher:
+                for step in range(steps):  # noqa: B007 - it is told where the training ended
+                    updater.zero_grad()
+                    value = _loss(trained, batch, loss)
+                    value.backward()
+                    updater.step()
+                    watcher.log("loss", value.detach())
+        except TargetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what stops a training is what to find
+            message = str(error).strip().partition("\n")[0]
+            status = RunStatus("stopped", step=step, error=type(error).__name__, message=message)
+    name = type(model).__name__
+    return Diagnosis(watcher.findings, name=name, status=status, last_step=step)
 
 
 def _loss(model: nn.Module, batch: Any, loss: Callable[..., Any] | None) -> Any:

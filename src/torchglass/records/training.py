@@ -32,6 +32,8 @@ class OptimizerFacts:
     weight_decay: tuple[float, ...] = ()
     foreign_shapes: tuple[str, ...] = ()
     """The shapes of its parameters that are not in the model: "64×10"."""
+    steps: int = 0
+    """How often it has stepped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class LossFacts:
     """The nodes between the loss function and the parameters, from the loss on."""
     input_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
+    is_whole: bool = False
+    """Whether the loss has no other term: it is this one, maybe scaled or negated."""
     is_broadcast: bool = False
     """Whether input and target have different shapes and were expanded to a larger one."""
 
@@ -147,6 +151,8 @@ class TrainingFacts:
     probes: tuple[Probe, ...] = ()
     gradient_stops: tuple[GradientStop, ...] = ()
     losses: tuple[LossFacts, ...] = ()
+    idle_optimizers: tuple[OptimizerFacts, ...] = ()
+    """Optimizers that step without any gradient, and have no parameter of the model."""
     lr: Track = Track()
     """The largest learning rate of all optimizers."""
     updates: int = 0

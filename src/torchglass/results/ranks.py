@@ -68,7 +68,7 @@ def _nonfinite_ranks(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         elsewhere = f"so do {others} others" if others else "all other ranks are finite"
         yield Finding(
             severity="error",
-            kind="not finite",
+            kind="rank-not-finite",
             message=f"rank {rank} has NaN or Inf since step {step}, first in {label}; {elsewhere}",
             step=step,
             facts={"rank": rank, "series": label},
@@ -83,7 +83,7 @@ def _stopped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
             where = f"at step {each.last_step}" if each.last_step >= 0 else "before its first step"
             yield Finding(
                 severity="error",
-                kind="behind",
+                kind="rank-behind",
                 message=f"rank {each.rank} {how} {where}, but others reached {furthest}",
                 step=each.last_step,
                 facts={"rank": each.rank},
@@ -116,7 +116,7 @@ def _dropped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         if each.dropped:
             yield Finding(
                 severity="info",
-                kind="dropped",
+                kind="rank-left-out-steps",
                 message=f"rank {each.rank} left out {each.dropped} steps: its disk was too slow",
                 facts={"rank": each.rank, "steps": each.dropped},
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +14,10 @@ from torchglass.records.findings import Finding
 from torchglass.records.training import Probe
 
 _NO_VARIATION = 1e-3
+_ROUNDING = 1e-6
 _FADED_SHARE = 0.15
+_GATE = re.compile(r"(^|[._])(gate|gating|router|routing)s?([._]|$)")
+"""Names of modules that choose between the experts of a mixture."""
 
 
 def _times(probe: Probe) -> int:
@@ -81,6 +85,8 @@ def saturated(view: TrainingView) -> Iterator[Finding]:
             "saturated",
             f"{probe.function} in {named(probe.path)} is saturated: "
             f"{share(probe.track.values[-1])} of its outputs are at a limit since step {since}",
+            # What a training that learns drives to a limit may be meant, as a bound is.
+            severity="info" if since > probe.track.steps[0] and view.is_learning else "warning",
             path=probe.path,
             series=f"{probe.path}.output" if probe.path else "output",
             first_step=since,
@@ -132,7 +138,11 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
         first, last = logit.track.values[0], logit.track.values[-1]
         if logit.path in ends:
             continue
+        is_choice = logit.function == "softmax" and _is_choice(view, logit.path)
         if last > 30 and last > 4 * max(first, 1.0) and len(logit.track.values) >= 3:
+            if is_choice:
+                # A choice for a whole sample becomes sure as it is learned, or by a temperature.
+                continue
             yield finding(
                 "attention-logit-growth",
                 f"The attention logits in {named(logit.path)} grow: {short(first)} → {short(last)} "
@@ -148,9 +158,10 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 remedy="Normalize queries and keys (QK norm), or lower the learning rate",
             )
         elif entropy is not None and last > 15:
-            since = lasting(entropy.track, lambda value: value < 0.1)
+            # Logits above 100 from the start leave no other position to most of the rows.
+            most = 0.5 if min(first, last) > 100 else 0.1
+            since = lasting(entropy.track, most.__gt__)
             if since is not None:
-                is_choice = logit.function == "softmax" and _is_choice(view, logit.path)
                 yield finding(
                     "saturated" if is_choice else "attention-collapse",
                     f"{'The softmax' if is_choice else 'Attention'} in {named(logit.path)} puts "
@@ -166,6 +177,23 @@ def attention_collapse(view: TrainingView) -> Iterator[Finding]:
                 )
 
 
+def _is_gate(view: TrainingView, path: str) -> bool:
+    """Whether a softmax with one winner for all samples is the gate of a mixture, by its names."""
+    has_winner = any(one.path == path for one in _winners(view))
+    names = {name.rpartition(".")[0] for name in (one.name for one in view.facts.parameters)}
+    inside = {name for name in (*names, path) if name == path or name.rpartition(".")[0] == path}
+    return has_winner and any(_GATE.search(name.lower()) for name in inside)
+
+
+def _winners(view: TrainingView) -> list[Probe]:
+    """The softmaxes that choose the same position for almost all rows."""
+    return [
+        one
+        for one in view.probes("one winner", "softmax")
+        if lasting(one.track, lambda value: value > 0.95, least=3) is not None
+    ]
+
+
 def _is_choice(view: TrainingView, path: str) -> bool:
     """Whether a softmax chooses for a whole sample, as a gate does, and not between positions."""
     return any(one.path == path for one in view.probes("choice"))
@@ -175,10 +203,11 @@ def _is_choice(view: TrainingView, path: str) -> bool:
     "router-collapse",
     family="activations",
     title="One expert gets everything",
-    explains=("module-never-called", "no-gradient", "vanishing-gradient"),
+    explains=("module-never-called", "no-gradient", "vanishing-gradient", "saturated"),
 )
 def router_collapse(view: TrainingView) -> Iterator[Finding]:
     """The router of a mixture sends almost all tokens to one expert."""
+    yield from _gates_without_experts(view)
     for parent, children in _mixtures(view).items():
         counts = np.array([_tokens(view, child) for child in children], float)
         if counts.sum() <= 0:
@@ -199,6 +228,24 @@ def router_collapse(view: TrainingView) -> Iterator[Finding]:
                 path=parent,
                 first_step=since,
                 evidence={"share": top, "expected": 1 / len(children)},
+                remedy="Add a load-balancing loss or noise to the router",
+            )
+
+
+def _gates_without_experts(view: TrainingView) -> Iterator[Finding]:
+    """Gates of mixtures whose experts are one batched weight."""
+    ends = _output_paths(view)
+    for probe in _winners(view):
+        is_end = probe.path in ends and not _is_choice(view, probe.path)
+        if not is_end and _is_gate(view, probe.path) and not _mixtures(view):
+            yield finding(
+                "router-collapse",
+                f"The gate of {named(probe.path)} prefers the same expert for "
+                f"{share(probe.track.values[-1])} of the samples",
+                path=probe.path,
+                first_step=probe.track.steps[0],
+                last_step=probe.track.steps[-1],
+                evidence={"share": probe.track.values[-1]},
                 remedy="Add a load-balancing loss or noise to the router",
             )
 
@@ -311,7 +358,7 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
         )
         values = probe.track.values
         # Behind a layer that began at zero, the output begins to differ slowly.
-        is_growing = values[-1] > 1.5 * values[len(values) // 2]
+        is_growing = values[-1] > max(1.5 * values[len(values) // 2], _ROUNDING)
         if since is not None and probe.path in position and not is_growing:
             collapsed.append((position[probe.path], since, probe))
     if not collapsed or not _inputs_vary(view):
@@ -365,9 +412,34 @@ def _faded_output(view: TrainingView) -> Iterator[Finding]:
             return
 
 
+def _low_rank(view: TrainingView) -> Iterator[Finding]:
+    """The outputs of a layer for different samples come to differ in one direction only."""
+    for probe in view.probes("effective rank"):
+        first, last = probe.track.values[0], probe.track.values[-1]
+        if first < 4 or lasting(probe.track, lambda value: value < 1.2, least=3) is None:
+            continue
+        yield finding(
+            "representation-collapse",
+            f"The output of {named(probe.path)} differs in one direction only: its effective rank "
+            f"was {first:.1f}, now it is {last:.1f}",
+            # One direction is enough for two classes, or for one value.
+            severity="info",
+            path=probe.path,
+            series=f"{probe.path}.output" if probe.path else "output",
+            first_step=probe.track.steps[0],
+            last_step=probe.track.steps[-1],
+            evidence={"effective rank": last, "at first": first},
+            confidence=0.5,
+            remedy="For embeddings, add negatives or a term that keeps their variance "
+            "(VICReg, Barlow Twins)",
+        )
+        return
+
+
 def _shrinking_output(view: TrainingView) -> Iterator[Finding]:
     """The outputs for different samples come closer and closer to each other."""
     yield from _faded_output(view)
+    yield from _low_rank(view)
     paths = _output_paths(view) | {path for path in view.order if "." not in path}
     for probe in view.probes("batch variation"):
         first, last = probe.track.values[0], probe.track.values[-1]

@@ -23,7 +23,6 @@ from torchglass.records.run import RunStatus, State
 Verdict = Literal["healthy", "warning", "broken"]
 
 _SEVERITIES = ("error", "warning", "info")
-_MOST_CONSEQUENCES = 20
 _NUMBERS = ("nan", "inf")
 _LOSS_RANK = 3
 _FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
@@ -35,7 +34,7 @@ def conclude(view: TrainingView) -> tuple[Finding, ...]:
     found = [*view.findings, *findings_of(view, RULES.values())]
     events = _one_event_each(found)
     causes = _without_consequences(events)
-    return tuple(sorted(causes, key=_weight))
+    return tuple(replace(one, see=one.see or _see(one)) for one in sorted(causes, key=_weight))
 
 
 def all_rules() -> dict[str, Rule]:
@@ -79,7 +78,8 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
         events.setdefault((_family(one.kind), one.severity), []).append(one)
     merged = []
     for same in events.values():
-        first = _backward_origin(same) or min(same, key=_origin)
+        begun = _before_any_update(same)
+        first = _backward_origin(begun) or min(begun, key=_origin)
         # A guard names the first operation; the later ones that it saw only pass the values on.
         rest = (one for one in same if one is not first)
         others = [one.message for one in rest if not (first.op and one.tensors)]
@@ -88,11 +88,54 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
         merged.append(
             replace(
                 first,
-                consequences=(*first.consequences, *others)[:_MOST_CONSEQUENCES],
+                consequences=(*first.consequences, *others),
                 facts={**first.facts, **({"spread to": len(others)} if others else {})},
             )
         )
     return merged
+
+
+def _before_any_update(same: Sequence[Finding]) -> Sequence[Finding]:
+    """Without the forwards of a step that came after its first update, as in a GAN.
+
+    Findings are in the order of measurement: what enters and leaves modules after the gradients of
+    parameters was computed with the new weights.
+    """
+    step = min(one.first_step or 0 for one in same)
+    kept, has_gradients = [], False
+    for one in same:
+        is_first = (one.first_step or 0) == step and one.kind in _NUMBERS
+        name = _series_name(one)
+        is_flow = name.startswith(("input", "output"))
+        has_gradients = has_gradients or (is_first and not is_flow and name.endswith(".grad"))
+        if not (is_first and has_gradients and is_flow and one.phase != "backward"):
+            kept.append(one)
+    return kept
+
+
+def _series_name(one: Finding) -> str:
+    """The name of the series of a finding, without the module, the call and the mode."""
+    return one.series.removeprefix(one.path).removeprefix(".").rpartition(":")[2]
+
+
+_SHOWN_BY = {
+    "out-of-memory": "tg.memory(model, batch)",
+    "dtype-mix": "tg.trace(model, batch)",
+    "loss-broadcast": "tg.trace(model, batch)",
+    "no-gradient": "tg.trace(model, batch)",
+    "shared-module": "tg.summary(model)",
+    "module-never-called": "tg.summary(model, batch)",
+    "straggler": "run.compare_ranks()",
+}
+
+
+def _see(one: Finding) -> str:
+    """The verb that shows more of a finding; `run` is the opened run."""
+    if one.kind in _NUMBERS:
+        return "with tg.guard(model): around the step"
+    if one.kind in _SHOWN_BY:
+        return _SHOWN_BY[one.kind]
+    return f'run["{one.series}"]' if one.series else "tg.explore(run)"
 
 
 def _remedy(one: Finding) -> str:
@@ -138,7 +181,7 @@ def _origin(one: Finding) -> tuple[int, int]:
     if one.op:
         # A guard has seen the operation itself.
         return step, -1
-    name = one.series.removeprefix(one.path).removeprefix(".").rpartition(":")[2]
+    name = _series_name(one)
     is_flow = name.startswith(("input", "output"))
     if one.phase == "backward":
         return step, 4 if is_flow else 5
@@ -167,7 +210,7 @@ def _without_consequences(events: Sequence[Finding]) -> list[Finding]:
             del kept[id(one)]
             followed.setdefault(id(cause), []).append(one.message)
     return [
-        replace(one, consequences=(*one.consequences, *followed.get(key, ()))[:_MOST_CONSEQUENCES])
+        replace(one, consequences=(*one.consequences, *followed.get(key, ())))
         for key, one in kept.items()
     ]
 

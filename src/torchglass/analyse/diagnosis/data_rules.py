@@ -56,7 +56,8 @@ def inputs_not_normalized(view: TrainingView) -> Iterator[Finding]:
             continue
         size = median(track.size)
         mean, std = median(track.column("mean")), median(track.column("std"))
-        if std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10)):
+        is_far = std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10))
+        if is_far and _reaches_a_layer(view, size):
             yield finding(
                 "inputs-not-normalized",
                 f"`{track.name}` is not normalized: mean {short(mean)}, standard deviation "
@@ -68,6 +69,17 @@ def inputs_not_normalized(view: TrainingView) -> Iterator[Finding]:
                 remedy=f"x = (x - {short(mean)}) / {short(std)}",
             )
             return
+
+
+def _reaches_a_layer(view: TrainingView, size: float) -> bool:
+    """Whether a part of the model gets an input as large as the model's; forward may scale it."""
+    sizes = [
+        median(track.size)
+        for (path, name), track in view.series.items()
+        if path and "." not in path and name.startswith("input") and ".grad" not in name
+        if not track.is_number and len(track)
+    ]
+    return not sizes or any(0.2 * size < one < 1.2 * size for one in sizes)
 
 
 @rule(

@@ -15,6 +15,8 @@ from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, Tra
 from torchglass.records.findings import Finding
 
 _FEWEST = 12
+_LARGE_LOGITS = 30.0
+_LARGE_UPDATE = 1e-3
 
 
 def _finite(track: SeriesTrack) -> tuple[npt.NDArray[np.int64], Numbers]:
@@ -37,7 +39,8 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
             continue
         start = median(values[: max(3, len(values) // 10)])
         end = median(values[-max(3, len(values) // 4) :])
-        if is_supervised(view) and len(view.facts.losses) == 1 and end < 0 and end < start:
+        is_whole = len(view.facts.losses) == 1 and view.facts.losses[0].is_whole
+        if is_supervised(view) and is_whole and end < 0 and end < start:
             yield _maximized(track, steps, start, end)
         elif end < -10 * max(1.0, abs(start)) and end < 2 * median(values[: len(values) // 2]):
             yield _unbounded(track, steps, start, end)
@@ -177,3 +180,65 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
             remedy="Check that labels belong to their inputs, then overfit one batch: "
             "tg.diagnose(model, batch, loss=…, optimizer=…)",
         )
+
+
+@rule(
+    "output-logit-growth",
+    family="dynamics",
+    title="The logits grow",
+    remedy="Add 1e-4 * logits.logsumexp(-1).square().mean() to the loss, or lower the learning "
+    "rate",
+)
+def output_logit_growth(view: TrainingView) -> Iterator[Finding]:
+    """The logits before the cross entropy become very large, which often precedes a spike."""
+    if not any(loss.function.startswith("NllLoss") for loss in view.facts.losses):
+        return
+    track = view.outputs[-1] if view.outputs else None
+    if track is None or len(track) < 4:
+        return
+    first, last = median(track.size[:3]), median(track.last(3).size)
+    if not last > max(_LARGE_LOGITS, 10 * first):
+        return
+    yield finding(
+        "output-logit-growth",
+        f"The logits grow: {short(first)} at first, {short(last)} now (usual: below 10)",
+        severity="info",
+        path=track.path,
+        series=track.label,
+        first_step=int(track.steps[int((track.size > _LARGE_LOGITS).argmax())]),
+        last_step=int(track.steps[-1]),
+        evidence={"size": last, "at first": first, "expected": "below 10"},
+        confidence=0.5,
+    )
+
+
+@rule(
+    "update-growth",
+    family="dynamics",
+    title="Updates become larger",
+    remedy="Clip gradients, or lower the learning rate before the loss spikes",
+)
+def update_growth(view: TrainingView) -> Iterator[Finding]:
+    """The updates of the weights double again and again at the same learning rate."""
+    rates = view.facts.lr.values
+    by_step: dict[int, list[float]] = {}
+    for one in view.weights:
+        for step, value in zip(one.updates.steps, one.updates.values, strict=True):
+            by_step.setdefault(step, []).append(value)
+    steps = list(by_step)
+    usual = [median(values) for values in by_step.values()]
+    if len(usual) < 6 or not rates or rates[-1] > 1.1 * median(rates):
+        return
+    before, now = median(usual[1:-3]), min(usual[-2:])
+    if not (math.isfinite(now) and now > 4 * before > 0 and now > _LARGE_UPDATE):
+        return
+    yield finding(
+        "update-growth",
+        f"The updates grow: a step changed the weights by {short(before)} of their size, now by "
+        f"{short(now)}, at the same learning rate",
+        severity="info",
+        first_step=steps[-2],
+        last_step=steps[-1],
+        evidence={"update": now, "before": before, "expected": 1e-3},
+        confidence=0.5,
+    )

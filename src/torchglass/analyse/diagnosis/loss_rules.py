@@ -43,7 +43,7 @@ def chance_loss(view: TrainingView) -> float | None:
     "nll-without-log-softmax",
     family="set-up",
     title="Softmax before cross entropy",
-    explains=("loss-plateau", "saturated"),
+    explains=("loss-plateau", "saturated", "loss-diverges"),
 )
 def softmax_before_cross_entropy(view: TrainingView) -> Iterator[Finding]:
     """cross_entropy takes logits and applies log_softmax itself, but it gets probabilities."""
@@ -111,6 +111,13 @@ def sigmoid_before_bce(view: TrainingView) -> Iterator[Finding]:
 )
 def relu_on_output(view: TrainingView) -> Iterator[Finding]:
     """The loss asks for negative values, which a ReLU at the end of the model cannot give."""
+    losses = [loss for loss in view.facts.losses if loss.function]
+    if losses and not any(
+        _before(loss, skip=("Sub", "RSub", "Pow", "Abs", "Mul")).startswith("Relu")
+        for loss in losses
+    ):
+        # What a model returns may be used by another one, before the loss.
+        return
     for probe in view.probes("wants negative"):
         if lasting(probe.track, lambda value: value > 0.1) is not None:
             yield finding(

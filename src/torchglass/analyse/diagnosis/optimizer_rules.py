@@ -18,6 +18,8 @@ _NOTHING_MOVES = 3e-7
 """Updates below this share of the weights are lost in the rounding of float32."""
 _FEWEST_STILL = 4
 """This many recorded steps without a change of any weight are not explained by rounding."""
+_MANY_UPDATES = 20
+"""Some optimizers begin late, as that of a generator after a few steps of the critic."""
 _TOO_LARGE = 0.05
 """Weights that change by this share at every step forget what they learned."""
 
@@ -50,6 +52,9 @@ def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
         one for one in view.facts.parameters if one.requires_grad and one.optimizer is None
     ]
     foreign = [shape for one in view.facts.optimizers for shape in one.foreign_shapes]
+    if not view.facts.optimizers and any(one.with_gradient for one in untrained):
+        # An optimizer steps, but on the parameters of a copy, or of an earlier model.
+        foreign = [shape for one in view.facts.idle_optimizers for shape in one.foreign_shapes]
     if not untrained or not foreign:
         return
     count = len(foreign)
@@ -169,10 +174,11 @@ def lr_too_low(view: TrainingView) -> Iterator[Finding]:
     yield from _decayed_early(view)
     rates = view.facts.lr.values
     largest = _largest_updates(view)
-    if len(largest) < 3 or not rates or not rates[-1] or rates[-1] > 1.5 * rates[0]:
+    if not largest or not rates or not rates[-1] or rates[-1] > 1.5 * rates[0]:
         return
     usual = max(largest)
-    if usual >= _NOTHING_MOVES or not view.is_stuck or _is_clipped(view):
+    is_stuck = view.is_stuck or (not view.losses and len(rates) >= _MANY_UPDATES)
+    if usual >= _NOTHING_MOVES or not is_stuck or _is_clipped(view) or _has_no_gradient(view):
         return
     yield finding(
         "lr-too-low",
@@ -183,6 +189,13 @@ def lr_too_low(view: TrainingView) -> Iterator[Finding]:
         evidence={"update": usual, "expected": 1e-3, "lr": rates[-1]},
         remedy=f"Raise the learning rate, for example to lr={short(_lr_for(rates[-1], usual))}",
     )
+
+
+def _has_no_gradient(view: TrainingView) -> bool:
+    """Whether the gradients of all weights are 0, so that no learning rate would help."""
+    tracks = [view.track(one, ".grad") for one in view.weights]
+    found = [track for track in tracks if track is not None and len(track)]
+    return bool(found) and not any(track.size.any() for track in found)
 
 
 def _decayed_early(view: TrainingView) -> Iterator[Finding]:
@@ -220,8 +233,10 @@ def _largest_updates(view: TrainingView) -> list[float]:
 
 
 def _is_clipped(view: TrainingView) -> bool:
-    """Whether the norm of all gradients is the same at each step."""
+    """Whether the norm of all gradients is the same at each step, for different batches."""
     _, norms = view.gradient_norm
+    if view.facts.batches == 1:
+        return False
     norms = norms[np.isfinite(norms)]
     return len(norms) >= 3 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
 
@@ -395,6 +410,7 @@ def scaler_skips(view: TrainingView) -> Iterator[Finding]:
 def optimizer_not_stepped(view: TrainingView) -> Iterator[Finding]:
     """There is an optimizer and there are backwards, but no step of the optimizer."""
     facts = view.facts
+    yield from _idle_optimizer(view)
     # A GradScaler that skips a step lowers its scale.
     has_skipped = any(later < earlier for earlier, later in pairwise(facts.scales.values))
     if facts.optimizers and not facts.lr.steps and facts.backwards >= 3 and not has_skipped:
@@ -407,6 +423,26 @@ def optimizer_not_stepped(view: TrainingView) -> Iterator[Finding]:
             evidence={"backwards": facts.backwards, "steps": 0},
             remedy="Call optimizer.step() after loss.backward()",
         )
+
+
+def _idle_optimizer(view: TrainingView) -> Iterator[Finding]:
+    """One of several optimizers never steps, although its parameters get gradients."""
+    updates = len(view.facts.lr.steps)
+    for number, one in enumerate(view.facts.optimizers):
+        own = [each for each in view.facts.parameters if each.optimizer == number]
+        if one.steps or updates < _MANY_UPDATES or not own:
+            continue
+        if all(each.requires_grad and each.with_gradient >= 2 for each in own):
+            yield finding(
+                "optimizer-not-stepped",
+                f"{one.name} of {_some(own)} never steps, although their gradients are computed "
+                "and another optimizer steps",
+                path=common_path([each.name for each in own]),
+                series=own[0].name,
+                first_step=0,
+                evidence={"steps": 0, "steps of others": updates, "parameters": len(own)},
+                remedy="Call step() of this optimizer, too, or remove it",
+            )
 
 
 @rule(
@@ -439,11 +475,13 @@ def lost_updates(view: TrainingView) -> Iterator[Finding]:
 
 def _still_weights(view: TrainingView) -> Iterator[Finding]:
     """All weights stay exactly as they are, although an optimizer steps with their gradients."""
-    since = -math.inf
+    since = -math.inf if view.weights else math.inf
     for one in view.weights:
         since = max(since, _unchanged_since(view, one))
         if since == math.inf:
-            return
+            break
+    if since == math.inf:
+        return
     rates = zip(view.facts.lr.steps, view.facts.lr.values, strict=True)
     steps = [step for step, rate in rates if step >= since and rate > 0]
     if len(steps) < _FEWEST_STILL:

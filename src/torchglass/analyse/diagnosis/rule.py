@@ -49,6 +49,7 @@ DAMAGE = (
     *("nan", "inf", "loss-diverges", "loss-spike", "loss-plateau", "exploding-gradient"),
     *("dead-units", "saturated", "attention-collapse"),
     *("attention-logit-growth", "growing-activations", "constant-output"),
+    *("output-logit-growth", "update-growth"),
     *("representation-collapse", "vanishing-gradient", "no-gradient"),
 )
 """What updates that are far too large may do to a model."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
 from torchglass.analyse.diagnosis.rule import finding, named, rule, short
-from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
+from torchglass.analyse.diagnosis.training_view import TrainingView, lasting, parents_of
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
 
@@ -27,9 +27,12 @@ def eval_mode(view: TrainingView) -> Iterator[Finding]:
     since = lasting(view.facts.modes, lambda mode: mode == 0, least=3)
     if since is None:
         return
-    affected = [
+    dependent = [
         one for one in view.facts.modules if any(kind in one.name for kind in _MODE_DEPENDENT)
     ]
+    affected = [one for one in dependent if not _is_frozen(view, one.path)]
+    if dependent and not affected:
+        return
     yield finding(
         "eval-mode",
         f"The model is trained in eval mode since step {since}"
@@ -44,6 +47,16 @@ def eval_mode(view: TrainingView) -> Iterator[Finding]:
         evidence={"affected": [one.path for one in affected[:20]]},
         remedy="Call model.train() before the training loop, and again after each evaluation",
     )
+
+
+def _is_frozen(view: TrainingView, path: str) -> bool:
+    """Whether a module is in a part without parameters to train, which stays in eval mode."""
+    for place in (path, *parents_of(path)):
+        inside = f"{place}." if place else ""
+        own = [one for one in view.facts.parameters if one.name.startswith(inside)]
+        if own:
+            return not any(one.requires_grad for one in own)
+    return False
 
 
 @rule(

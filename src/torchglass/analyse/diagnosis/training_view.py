@@ -24,6 +24,7 @@ Steps = npt.NDArray[np.int64]
 
 _STATS = FIELDS["stats"]
 _MOST_POINTS = 96
+_FEWEST_LOSSES = 8
 _MOST_NUMBERS = 256
 _FEWEST_POINTS = 16
 _MOST_BYTES = 32 << 20
@@ -262,12 +263,17 @@ class TrainingView:
         found = False
         for loss in self.losses:
             values = loss.values[:, 0][np.isfinite(loss.values[:, 0])]
-            if len(values) >= 8:
+            if len(values) >= _FEWEST_LOSSES:
                 found = True
                 start = values[: max(2, len(values) // 8)].mean()
                 if values[-len(values) // 4 :].mean() < 0.9 * start or start <= 0:
                     return False
         return found
+
+    @cached_property
+    def is_learning(self) -> bool:
+        """Whether a loss that was logged has fallen clearly."""
+        return not self.is_stuck and any(len(loss) >= _FEWEST_LOSSES for loss in self.losses)
 
     @cached_property
     def is_mixed(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -97,6 +97,8 @@ class FactsRecorder:
         self._updates = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._optimizer_facts: list[OptimizerFacts] = []
+        self._steps_of: Counter[int] = Counter()
+        self._idle: list[OptimizerFacts] = []
         self._parameters: dict[str, ParameterState] = {}
         self._sampled: SampledParameters | None = None
         self._calls: dict[str, int] = {}
@@ -130,6 +132,13 @@ class FactsRecorder:
         """These optimizers train the model, even if they have not stepped yet."""
         for optimizer in optimizers:
             self._learn_optimizer(optimizer)
+
+    def learn_other(self, optimizer: Optimizer) -> None:
+        """This optimizer steps and has no parameter of the model; note it if it does nothing."""
+        theirs = [one for group in optimizer.param_groups for one in group["params"]]
+        if all(one.grad is None for one in theirs):
+            foreign = tuple("×".join(map(str, one.shape)) for one in theirs)
+            self._idle.append(OptimizerFacts(name=type(optimizer).__name__, foreign_shapes=foreign))
 
     def begin_forward(self, *, training: bool) -> None:
         """A forward begins, recorded or not."""
@@ -279,6 +288,8 @@ class FactsRecorder:
     def note_update(self, optimizer: Optimizer, step: int) -> None:
         """An optimizer has stepped, in any step: note its learning rate and its gradient."""
         self._modes.add(step, self._mode)
+        number = self._optimizers.get(optimizer)
+        self._steps_of[self._learn_optimizer(optimizer) if number is None else number] += 1
         rates = [group["lr"] for group in optimizer.param_groups if _is_number(group.get("lr"))]
         self._lr.add(step, max(self._lr.get(step), *map(float, rates)) if rates else 0.0)
         for group in optimizer.param_groups:
@@ -336,16 +347,22 @@ class FactsRecorder:
                 if id(parameter) not in ours
             )
             known = self._optimizer_facts[number]
-            self._optimizer_facts[number] = replace(known, foreign_shapes=foreign)
+            self._optimizer_facts[number] = replace(
+                known, foreign_shapes=foreign, steps=self._steps_of[number]
+            )
             theirs = {id(one) for group in optimizer.param_groups for one in group["params"]}
             for name, parameter in parameters.items():
-                if id(parameter) in theirs:
+                known_number = self._state(name).optimizer
+                # An earlier optimizer of the same parameters may still be in memory.
+                is_taken = known_number is not None and self._steps_of[known_number]
+                if id(parameter) in theirs and not is_taken:
                     self._state(name).optimizer = number
         return TrainingFacts(
             optimizers=tuple(self._optimizer_facts),
             parameters=tuple(self._parameter(*each) for each in parameters.items()),
             modules=(*(self._modules(model) if model is not None else ()), *self._strays.values()),
             probes=self.probes.records(),
+            idle_optimizers=tuple(self._idle),
             gradient_stops=tuple(self._stops),
             losses=tuple(self._losses),
             lr=self._lr.record(),
@@ -366,7 +383,8 @@ class FactsRecorder:
 
     def _parameter(self, name: str, parameter: nn.Parameter) -> ParameterFacts:
         state = self._state(name)
-        if state.optimizer is None and parameter.grad is not None:
+        number = state.optimizer
+        if (number is None or not self._steps_of[number]) and parameter.grad is not None:
             state.with_gradient += 1
         return ParameterFacts(
             name=name,
@@ -456,10 +474,10 @@ def _is_number(value: Any) -> bool:
 
 def losses_of(root: Any) -> Iterator[LossFacts]:
     """The loss functions in the graph of a loss, near its root."""
-    waiting = deque([(root, 0)])
+    waiting = deque([(root, 0, True)])
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_NODES:
-        node, depth = waiting.popleft()
+        node, depth, is_whole = waiting.popleft()
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
@@ -472,10 +490,12 @@ def losses_of(root: Any) -> Iterator[LossFacts]:
                 before=tuple(_names_before(node)),
                 input_shape=shapes[0] if shapes else gradient_shape(first) or (),
                 target_shape=shapes[1] if shapes else (),
+                is_whole=is_whole,
                 is_broadcast=shapes is not None,
             )
         if depth < 12:
-            waiting += [(following, depth + 1) for following, _ in node.next_functions]
+            terms = [one for one, _ in node.next_functions if one is not None]
+            waiting += [(one, depth + 1, is_whole and len(terms) == 1) for one in terms]
 
 
 def _names_before(node: Any) -> Iterator[str]:

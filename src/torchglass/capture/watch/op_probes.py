@@ -26,11 +26,16 @@ _MOST_VALUES = 1 << 18
 """Only a part of a larger tensor is measured."""
 _MOST_ROWS = 1 << 11
 _SATURATED = 0.98
+_MASKED = 5e3
+"""A score below minus this value is masked."""
 _MOST_TOKENS = 128
 _MOST_CHOICES = 256
 _MOST_FEATURES = 512
+_FEWEST_FOR_RANK = 8
 _BATCH_SAMPLE = 128
 _MOST_SENT = 1 << 12
+_MOVES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose")
+"""The autograd nodes of operations that only move values."""
 _MOST_BATCHES = 1 << 10
 
 Measured = float | torch.Tensor | None
@@ -97,7 +102,7 @@ def _attention_logits(args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tenso
     mask = given.get("attn_mask")
     if isinstance(mask, torch.Tensor):
         mask = mask[(0,) * (mask.dim() - 2)][: scores.shape[-2], : scores.shape[-1]]
-        allowed = allowed & (mask if mask.dtype == torch.bool else mask > -1e4)
+        allowed = allowed & (mask if mask.dtype == torch.bool else mask > -_MASKED)
     return scores, allowed.expand_as(scores)
 
 
@@ -123,8 +128,12 @@ def _softmax_logit(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     if not isinstance(scores, torch.Tensor):
         return None
     rows = _rows(scores)
-    # Masks put large negative values at masked positions.
-    return None if rows is None else (rows.amax(-1) - rows.clamp_min(-1e4).mean(-1)).max()
+    if rows is None:
+        return None
+    # Masks put -Inf or large negative values at masked positions.
+    is_open = rows > -_MASKED
+    means = rows.where(is_open, 0).sum(-1) / is_open.sum(-1).clamp_min(1)
+    return (rows.amax(-1) - means).where(is_open.any(-1), 0).max()
 
 
 def _choice(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
@@ -181,7 +190,7 @@ def _variation(samples: torch.Tensor) -> float | None:
     """How much samples differ, relative to their size."""
     size = float(samples.square().mean().sqrt())
     if not (size > 0 and math.isfinite(size)):
-        return None
+        return None if size else 0.0
     return float(samples.std(0).square().mean().sqrt()) / size
 
 
@@ -257,7 +266,10 @@ class OpProbes:
             samples = samples.to(torch.float32, copy=is_remote(samples))
 
             def see(array: Array) -> None:
-                self.put(path, "output", _VARIATION, _variation(torch.from_numpy(array)), step)
+                seen = torch.from_numpy(array)
+                self.put(path, "output", _VARIATION, _variation(seen), step)
+                if min(seen.shape) >= _FEWEST_FOR_RANK:
+                    self.put(path, "output", _RANK, _effective_rank(seen), step)
 
             self._reads.later(samples, see)
 
@@ -274,7 +286,10 @@ class OpProbes:
 
     def ask_for_negative(self, output: torch.Tensor, step: int) -> None:
         """Measure how often the loss wants negative values from a ReLU at the end of the model."""
-        if output.grad_fn is None or not output.grad_fn.name().startswith("Relu"):
+        node = output.grad_fn
+        while node is not None and node.name().startswith(_MOVES):
+            node = node.next_functions[0][0]
+        if node is None or not node.name().startswith("Relu"):
             return
         at_zero = output.detach() == 0
 
@@ -312,6 +327,15 @@ class OpProbes:
         )
 
 
+def _effective_rank(samples: torch.Tensor) -> float:
+    """How many directions the samples differ in: 1 if they are on a line."""
+    centered = samples - samples.mean(0)
+    products = centered @ centered.T
+    total = float(products.square().sum())
+    return float(products.trace()) ** 2 / total if total > 0 else 0.0
+
+
+_RANK = ProbeKind("effective rank", lambda args, kwargs, output: None, min)
 _VARIATION = ProbeKind("batch variation", lambda args, kwargs, output: None, min)
 _DIFFERENT = ProbeKind("different samples", lambda args, kwargs, output: None, max)
 _NEGATIVE = ProbeKind("wants negative", lambda args, kwargs, output: None, max)

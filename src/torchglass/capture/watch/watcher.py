@@ -539,6 +539,7 @@ class Watcher:
             if self._weights.are_in(optimizer):
                 return True
             self._other_optimizers.add(optimizer)
+            self._facts.learn_other(optimizer)
         return False
 
     def _learn_weights(self) -> None:
