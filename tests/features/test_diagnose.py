@@ -217,6 +217,54 @@ def test_a_model_and_a_batch_are_enough(tmp_path: Path) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_an_exception_of_the_model_is_diagnosed() -> None:
+    x, y = classes()
+
+    diagnosis = tg.diagnose(mlp(), (x, y + 1), loss=functional.cross_entropy)
+
+    assert diagnosis.verdict == "broken"
+    assert diagnosis.findings[0].kind == "labels-out-of-range"
+    assert "stopped by IndexError at step 0" in diagnosis.summary
+
+
+def test_an_optimizer_of_a_copy_is_named(tmp_path: Path) -> None:
+    model, copied = mlp(), mlp()
+    lost = tg.diagnose(fit(tmp_path, model, torch.optim.SGD(copied.parameters(), lr=0.1)))
+
+    assert (lost.findings[0].kind, lost.verdict) == ("replaced-parameter", "broken")
+
+
+def test_a_generator_whose_optimizer_never_steps_is_named(tmp_path: Path) -> None:
+    model = mlp()
+    idle = torch.optim.Adam(model[0].parameters(), lr=0.01)
+    path = fit(tmp_path, model, torch.optim.Adam(model[2].parameters(), lr=0.01))
+
+    finding = tg.diagnose(path).findings[0]
+
+    assert idle.param_groups
+    assert (finding.kind, finding.path) == ("optimizer-not-stepped", "0")
+
+
+def test_an_input_that_the_forward_scales_is_normalized(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self, by: float) -> None:
+            super().__init__()
+            self.net, self.by = mlp(), by
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x / self.by)
+
+    def pixels() -> tuple[Tensor, Tensor]:
+        x, y = classes()
+        return x * 100, y
+
+    raw = tg.diagnose(fit(tmp_path / "raw", Scaled(1.0), batch=pixels))
+    scaled = tg.diagnose(fit(tmp_path / "scaled", Scaled(100.0), batch=pixels))
+
+    assert "inputs-not-normalized" in kinds(raw)
+    assert kinds(scaled) == []
+
+
 def test_a_model_needs_a_batch_and_a_loss() -> None:
     with pytest.raises(tg.TorchglassError, match="pass a batch"):
         tg.diagnose(mlp())

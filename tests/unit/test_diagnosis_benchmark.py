@@ -58,6 +58,9 @@ def test_the_hold_out_runs_only_if_it_is_named() -> None:
     assert {one.sample for one in chosen(["planted"])} == {"in-sample"}
     assert chosen(["holdout-1"]) == first
     assert chosen(["holdout-2"]) == second
+    third = chosen(["holdout-3"])
+    assert sum(one.group == "planted" for one in third) >= 50
+    assert sum(one.group == "healthy" for one in third) >= 30
 
 
 @pytest.mark.parametrize(

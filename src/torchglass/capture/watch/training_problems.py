@@ -66,6 +66,7 @@ class TrainingProblems:
         self._schedule = LookSchedule(_FIRST_LOOKS, _GROWTH)
         self._at_steps: list[Finding] = []
         self._told_compiled = 0
+        self._status: RunStatus | None = None
 
     def look(
         self,
@@ -115,13 +116,17 @@ class TrainingProblems:
         return Findings(findings=self.findings, at_steps=tuple(self._at_steps))
 
     def conclude(self, status: RunStatus | None = None) -> bool:
-        """Run all rules on what is known now; returns whether the conclusion changed."""
+        """Run all rules on what is known now; returns whether the conclusion changed.
+
+        How the training ended is kept for later conclusions.
+        """
+        self._status = status or self._status
         self.facts = self._facts.record()
         view = TrainingView(
             self._history.tracks(),
             facts=self.facts,
             model=self._model(),
-            status=status,
+            status=self._status,
             findings=self._at_steps,
         )
         before, self.findings = self.findings, conclude(view)
