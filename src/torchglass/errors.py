@@ -147,7 +147,7 @@ class Fence:
 
 
 _MOST_WARNINGS = 5
-"""Different errors that one fence warns of."""
+"""How many different errors one fence warns of."""
 
 
 def _where_ours(problem: BaseException) -> str:

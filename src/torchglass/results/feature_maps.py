@@ -123,7 +123,7 @@ def attention_maps(op: Op, sample: int) -> FeatureMaps:
         if "softmax" in op.function and len(op.shape or ()) > _PLANE:
             return feature_maps(op, sample)
         raise LookupFailedError(
-            f"{op.label} is not an attention. Attentions are the ops whose function is "
+            f"{op.label} is not an attention op. Attention ops are those whose function is "
             f"{_ATTENTION} or softmax."
         )
     operands = _operands(op)

@@ -70,7 +70,7 @@ class Estimate(ModuleReport[ModuleCost]):
         self.memory = MemoryReport(footprint, model, on)
         """The predicted memory of the step, on one device."""
         self.reserved: Reserved = reserved_for(footprint, on)
-        """What torch's CUDA allocator would take, by a model."""
+        """What torch's CUDA allocator would take, according to a model of it."""
 
     @property
     def total_flops(self) -> int:

@@ -134,7 +134,7 @@ def constant_input(view: TrainingView) -> Iterator[Finding]:
 
 
 def _constant_since(track: SeriesTrack) -> int | None:
-    """The step since which a tensor has one value everywhere; None if its last values differ."""
+    """The step from which a tensor has one value everywhere; None if its last values differ."""
     is_constant = track.column("min") == track.column("max")
     if track.column("count").max() < 2:
         return None

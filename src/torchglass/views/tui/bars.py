@@ -188,7 +188,7 @@ class TitleBar(TwoEndedBar):
 
 
 def _problem_text(problem: Finding) -> str:
-    """What is wrong, in a few words; the panel of findings has the whole."""
+    """What is wrong, in a few words; the findings panel has all of it."""
     mark = "✗" if problem.severity == "error" else "!"
     step = problem.step if problem.first_step is None else problem.first_step
     since = f" since step {step:,}" if step is not None else ""
