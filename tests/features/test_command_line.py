@@ -365,7 +365,7 @@ def test_the_demo_leaves_a_run_to_look_at(folder: Path, capsys: pytest.CaptureFi
     assert "Sorter" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", [">&-", pytest.param("2>&-", marks=pytest.mark.slow)])
 def test_an_output_that_is_closed_is_no_error(closed: str) -> None:
     command = f'"{sys.executable}" -m torchglass summary net.py:Picture {closed}'
 

@@ -40,6 +40,7 @@ def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_the_demo_says_whether_its_training_is_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

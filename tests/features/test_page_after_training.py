@@ -66,7 +66,7 @@ def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left
     end: str, tmp_path: Path
 ) -> None:
     with Terminal(program("train()", tmp_path), folder=tmp_path) as terminal:
-        screen = terminal.read_until(STAYS)
+        screen = terminal.read_until("Reopen later: torchglass view mine.glass")
         told = status(screen)
         if end == "Ctrl-C":
             terminal.press(Terminal.INTERRUPT)
@@ -77,7 +77,7 @@ def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left
     assert (told["last_step"], told["finished"]) == (11, True)
     assert code == 0
     assert "Traceback" not in terminal.screen
-    assert "Reopen later: torchglass view mine.glass" in terminal.screen
+    assert STAYS in screen
     assert files(tmp_path) == {"mine.glass"}
     assert tg.open(tmp_path / "mine.glass").reader.last_step() == 11
 
@@ -85,7 +85,7 @@ def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        ("train(); sys.exit(3)", 3),
+        slow("train(); sys.exit(3)", 3),
         slow("train(); sys.exit('no data')", 1),
         slow("train(); raise SystemExit(4)", 4),
         slow("train(); raise ValueError('mine')", 1),
@@ -107,7 +107,7 @@ def test_a_program_that_fails_or_shall_not_wait_ends_at_once_with_its_own_exit_c
 @pytest.mark.parametrize(
     "ending",
     [
-        "train(); sys.exit()",
+        slow("train(); sys.exit()"),
         slow(
             """
 try:
@@ -141,7 +141,7 @@ def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: P
     assert files(tmp_path) == {"mine.glass", "log"}
 
 
-@pytest.mark.parametrize("where", ["in the background", slow("with its errors in a file")])
+@pytest.mark.parametrize("where", [slow("in the background"), "with its errors in a file"])
 def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     shell = f"set -m; {command} & wait" if "background" in where else f"{command} 2> log"

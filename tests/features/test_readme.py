@@ -10,6 +10,8 @@ import pytest
 from docs.examples import DOCS, PAGES, ROOT, blocks_of, renewed, run_page
 
 PACKAGE = ROOT / "src" / "torchglass"
+SLOW = {"docs/plan.md"}
+"""Pages that take seconds; tests of their verbs run every day (test_plans.py)."""
 
 
 def text_of(page: Path) -> str:
@@ -28,7 +30,15 @@ def links(page: Path) -> list[str]:
     return re.findall(r"\]\(((?!http)[^)#]+)\)", text_of(page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if name_of(page) in SLOW else ())
+        for page in PAGES
+        if has_examples(page)
+    ],
+    ids=name_of,
+)
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,10 @@ explore_model(model)
 
 @pytest.mark.parametrize(
     ("snippet", "shown"),
-    [(GETTING_STARTED, ["Sequential", "Conv2d", "Linear"]), (CUSTOM_MODEL, ["CustomNet", "conv2"])],
+    [
+        (GETTING_STARTED, ["Sequential", "Conv2d", "Linear"]),
+        pytest.param(CUSTOM_MODEL, ["CustomNet", "conv2"], marks=pytest.mark.slow),
+    ],
     ids=["getting started", "custom model"],
 )
 def test_a_snippet_opens_the_explorer_until_q(snippet: str, shown: list[str]) -> None:
@@ -96,7 +99,9 @@ rp.explore_torch_module_with_stats(model, input_tensor)
 """
 
 
-@pytest.mark.parametrize("snippet", [WITH_STATISTICS, STATISTICS_AT_ONCE])
+@pytest.mark.parametrize(
+    "snippet", [WITH_STATISTICS, pytest.param(STATISTICS_AT_ONCE, marks=pytest.mark.slow)]
+)
 def test_f_shows_what_a_recorded_forward_tells(snippet: str) -> None:
     screen, code = python_in_terminal(snippet, (["Conv2d"], b"f"), (["1×64×32×32"], b"q"))
 

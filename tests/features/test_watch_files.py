@@ -89,7 +89,7 @@ def run_program(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     [
         (STRUCTURE, {"0.input.0", "0.output", "1.output", "0.weight"}),
         (ATTACH, {"intermediate", "intermediate.grad", "fc1.weight.grad", "fc2.input.0.grad_norm"}),
-        (SEVERAL, {"output", "output.grad", "weight.grad"}),
+        pytest.param(SEVERAL, {"output", "output.grad", "weight.grad"}, marks=pytest.mark.slow),
     ],
     ids=["structure", "attach", "several"],
 )

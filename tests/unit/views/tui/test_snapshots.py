@@ -184,7 +184,13 @@ def sick() -> ExplorerSource:
     return ExplorerSource(reader=run, kind="run")
 
 
-@pytest.mark.parametrize("theme", ["glass-dark", "glass-light", "glass-16"])
+@pytest.mark.parametrize(
+    "theme",
+    [
+        "glass-dark",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("glass-light", "glass-16")),
+    ],
+)
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (160, 45)], ids=["40x10", "80x24", "160x45"])
 def test_the_overview_of_a_sick_run(
     looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]

@@ -21,6 +21,7 @@ def node() -> hatch_build.Node:
     return node
 
 
+@pytest.mark.slow
 def test_the_types_of_the_page_hold(node: hatch_build.Node) -> None:
     run(*node.node, "node_modules/typescript/bin/tsc")
 

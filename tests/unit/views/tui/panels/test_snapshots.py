@@ -23,7 +23,8 @@ from torchglass.views.tui.panels.op_flow import ExplanationPanel
 Size = tuple[int, int]
 
 NARROW, WIDE = (80, 24), (160, 50)
-THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
+LIGHT = pytest.param("glass-light", marks=pytest.mark.slow)
+THEMES = pytest.mark.parametrize("theme", ["glass-dark", LIGHT])
 SIZES = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "160x50"])
 OF_RECORDS = pytest.mark.parametrize(
     "panel", [one for one in PANELS if one not in (CodePanel, AttributesPanel, ExplanationPanel)]
