@@ -7,7 +7,7 @@ PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check compat device lint types imports shape bench docs site format clean
+.PHONY: help demo test check compat services device lint types imports shape bench docs site format clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -59,6 +59,14 @@ compat-%:
 	@$(COMPAT_DIR)-$*/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c $(COMPAT_DIR)-$*/constraints.txt torch==$* -e '.[dev]' hatchling
 	PATH="$(COMPAT_DIR)-$*/bin:$$PATH" $(COMPAT_DIR)-$*/bin/python -m pytest -n 2 --dist loadfile $(COMPAT_TESTS) $(ARGS)
+
+# MLflow's server needs another version of pyarrow, so it has an environment of its own.
+SERVICES_DIR := $(or $(TMPDIR),/tmp)/torchglass-services
+
+services: developing ## Run the tests that need a real MLflow server, which is installed outside of the clone.
+	@test -x $(SERVICES_DIR)/bin/mlflow || $(PYTHON) -m venv $(SERVICES_DIR)
+	@$(SERVICES_DIR)/bin/python -m pip install --quiet --disable-pip-version-check mlflow
+	TORCHGLASS_MLFLOW=$(SERVICES_DIR)/bin/mlflow $(BIN)/python -m pytest tests/integrations/test_mlflow.py $(ARGS)
 
 device: developing ## Count the waits of every verb on a simulated CUDA device, or on your GPU, and run its tests.
 	$(BIN)/python -m tests.device $(ARGS)

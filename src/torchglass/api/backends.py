@@ -80,22 +80,33 @@ class Backend:
         """The run has ended."""
 
 
-ELSEWHERE = {"wandb": "WandbBackend", "tensorboard": "TensorBoardBackend"}
+ELSEWHERE = {
+    "wandb": "WandbBackend",
+    "tensorboard": "TensorBoardBackend",
+    "mlflow": "MlflowBackend",
+    "opentelemetry": "OpentelemetryBackend",
+}
 """The backends of other tools: the class in the module of that name in `integrations`."""
 
 NAMES = ("standalone", "none", *ELSEWHERE)
 
 
 def find_backends(
-    names: str | Sequence[str], *, port: int, verbose: bool, wait: bool | None = None
+    names: str | Backend | Sequence[str | Backend],
+    *,
+    port: int,
+    verbose: bool,
+    wait: bool | None = None,
 ) -> list[Backend]:
-    """The backends with these names, not started yet."""
-    chosen = [names] if isinstance(names, str) else list(names)
+    """The backends with these names, not started yet; a backend itself stays."""
+    chosen = [names] if isinstance(names, (str, Backend)) else list(names)
     found = (_find(name, port=port, verbose=verbose, wait=wait) for name in chosen)
     return [backend for backend in found if backend is not None]
 
 
-def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend | None:
+def _find(name: str | Backend, *, port: int, verbose: bool, wait: bool | None) -> Backend | None:
+    if isinstance(name, Backend):
+        return name
     if name == "none":
         return None
     if name == "standalone":

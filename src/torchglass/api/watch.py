@@ -58,7 +58,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     log: str | Iterable[str] = ("io", "io_grad", "params", "params_grad"),
     log_freq: int = 1,
     *,
-    backend: str | Sequence[str] = "none",
+    backend: str | Backend | Sequence[str | Backend] = "none",
     bins: int = 30,
     sample_n: int | None = 100,
     reject_outlier_proportion: float = 0.1,
@@ -101,7 +101,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
             state).
         log_freq: Record every n-th step. 1: every step.
         backend: Where to show the run: "none", "standalone" (the web page), "wandb", "tensorboard",
-            or several of them.
+            "mlflow", "opentelemetry", or several of them; or a backend of `integrations` itself.
         bins: Number of histogram bins over the bulk of a tensor.
         sample_n: Number of values that histograms are filled from. None: all.
         reject_outlier_proportion: Share of extreme values that plots hide at first.
@@ -322,7 +322,7 @@ def _stop(finding: Finding) -> None:
 
 
 def _check_showing(backend: object, port: object, reject_outlier_proportion: float) -> None:
-    if not isinstance(backend, Iterable):
+    if not isinstance(backend, (Iterable, Backend)):
         names = " or ".join(map(repr, NAMES))
         raise TargetError(f"backend must be {names}, or a list of these, not {backend!r}")
     if port not in _PORTS:
