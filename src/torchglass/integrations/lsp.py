@@ -65,7 +65,7 @@ class LineHint(NamedTuple):
     tooltip: str
 
 
-class Problem(NamedTuple):
+class LineProblem(NamedTuple):
     """What is shown at a line as a diagnostic."""
 
     line: int
@@ -121,22 +121,22 @@ class TraceFile:
         return {} if self.record is None else line_hints(self.record)
 
     @cached_property
-    def problems(self) -> Mapping[str, Sequence[Problem]]:
+    def problems(self) -> Mapping[str, Sequence[LineProblem]]:
         """What is wrong, for each file of code."""
         found = self._raised() if self.record is not None else self._diagnosed()
-        problems: defaultdict[str, list[Problem]] = defaultdict(list)
+        problems: defaultdict[str, list[LineProblem]] = defaultdict(list)
         for file, problem in found:
             problems[realpath(file)].append(problem)
         return problems
 
-    def _raised(self) -> Iterator[tuple[str, Problem]]:
+    def _raised(self) -> Iterator[tuple[str, LineProblem]]:
         """The op at which the forward raised."""
         record = self.record
         if record is not None and record.failed is not None and record.failed.source is not None:
             source = record.failed.source
-            yield source.file, Problem(source.line, "error", "raised", record.error, False)
+            yield source.file, LineProblem(source.line, "error", "raised", record.error, False)
 
-    def _diagnosed(self) -> Iterator[tuple[str, Problem]]:
+    def _diagnosed(self) -> Iterator[tuple[str, LineProblem]]:
         with open_run(self.path) as run:
             model = run.model
             findings = diagnose_reader(run.reader).findings
@@ -147,7 +147,7 @@ class TraceFile:
                 message = f"{one.message}. {remedy}" if remedy else one.message
                 yield (
                     source.file,
-                    Problem(source.line, one.severity, one.kind, harmless(message), is_current),
+                    LineProblem(source.line, one.severity, one.kind, harmless(message), is_current),
                 )
 
 
@@ -321,7 +321,7 @@ def _utf16(text: str) -> int:
     return len(text.encode("utf-16-le")) // 2
 
 
-def _diagnostic(one: Problem, line: int, text: str, file: Path) -> types.Diagnostic:
+def _diagnostic(one: LineProblem, line: int, text: str, file: Path) -> types.Diagnostic:
     begin = types.Position(line=line - 1, character=_utf16(text) - _utf16(text.lstrip()))
     end = types.Position(line=line - 1, character=_utf16(text))
     return types.Diagnostic(
