@@ -317,16 +317,18 @@ def spread(
     finite = stats.count - stats.nan - stats.inf
     if not stats.min < stats.max:
         return LinearHistogram(low=stats.min, high=stats.max, counts=(finite,)) if finite else None
-    counts = torch.zeros(bins, dtype=torch.float64)
+    counts = np.zeros(bins)
     done = 0
     with DisableTorchFunction():
         for slab in _slabs(tensor.detach()):
             if not progress(done / tensor.numel()):
                 return None
             numbers = _for_numpy(slab.reshape(-1))
-            numbers = (numbers.abs() if numbers.is_complex() else numbers).to(torch.float64)
-            numbers = numbers[torch.isfinite(numbers)]
-            counts += torch.histc(numbers, bins, stats.min, stats.max).cpu()
+            numbers = numbers.abs() if numbers.is_complex() else numbers
+            # On the host: some devices have no float64, or count in any order.
+            values = numbers.cpu().double().numpy()
+            values = values[np.isfinite(values)]
+            counts += np.histogram(values, bins, (stats.min, stats.max))[0]
             done += slab.numel()
     return LinearHistogram(low=stats.min, high=stats.max, counts=tuple(map(int, counts.tolist())))
 

@@ -217,6 +217,10 @@ foreach_norm: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_norm
 """The norms of many tensors in one kernel."""
 foreach_sub: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_sub
 """The differences of many pairs of tensors in one kernel."""
+foreach_devices: Callable[[], list[str]] = (
+    torch.utils._foreach_utils._get_foreach_kernels_supported_devices
+)
+"""The types of devices on which optimizers update all parameters of a group at once."""
 foreach_copy: Callable[..., None] = torch._foreach_copy_
 """Copies many tensors into others in one kernel."""
 foreach_add: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_add

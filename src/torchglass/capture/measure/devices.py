@@ -235,19 +235,29 @@ class CpuMeter:
 
 
 class DeviceMeter:
-    """The statistics of a device's caching allocator, with the peak reset at the start."""
+    """The statistics of a device's caching allocator.
+
+    The allocator has one peak, and the user may be reading it, too. It is reset for the step. If
+    the earlier peak was higher, a block that is freed at once brings it back.
+    """
 
     def __init__(self, device: str, statistics: Any) -> None:
         self._device = device
         self._statistics = statistics
-        self._before = 0
+        self._before = self._users_peak = 0
 
     def start(self) -> None:
+        self._users_peak = self._statistics.max_memory_allocated(self._device)
         self._statistics.reset_peak_memory_stats(self._device)
         self._before = self._statistics.memory_allocated(self._device)
 
     def stop(self) -> AllocatorPeak | None:
         peak = self._statistics.max_memory_allocated(self._device)
+        missing = self._users_peak - self._statistics.memory_allocated(self._device)
+        if peak < self._users_peak and missing > 0:
+            # Without room for it, the user's peak stays that of this step.
+            with contextlib.suppress(RuntimeError):
+                torch.empty(missing, dtype=torch.uint8, device=self._device)
         return AllocatorPeak(device=self._device, peak_bytes=peak - self._before)
 
 

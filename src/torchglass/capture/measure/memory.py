@@ -25,7 +25,12 @@ from torchglass.capture.measure.devices import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
 from torchglass.capture.model.structure import modules_in, parameters_of, tensors_of
 from torchglass.capture.tensor.description import Args, Kwargs, lack_values, named_tensors
-from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
+from torchglass.capture.torch_internals import (
+    OPTIMIZER_HOOK_TABLES,
+    FakeTensor,
+    foreach_devices,
+    tree_map_only,
+)
 from torchglass.errors import CaptureError, uninterruptible
 from torchglass.records.measures import AllocatorPeak, Footprint, Stage
 from torchglass.records.model import Model
@@ -61,6 +66,8 @@ class OptimizerCopy:
             if original.requires_grad
         ]
         self._optimizer = _made(choice, self._trained)
+        if any(isinstance(trained.own, FakeTensor) for trained in self._trained):
+            _update_at_once(self._optimizer)
 
     @property
     def name(self) -> str:
@@ -132,6 +139,19 @@ def _like(original: Optimizer, own: Mapping[int, nn.Parameter]) -> Optimizer:
         if id(parameter) in own:
             optimizer_copy.state[own[id(parameter)]] = _copied(state)
     return optimizer_copy
+
+
+def _update_at_once(optimizer: Optimizer) -> None:
+    """Let an optimizer of fakes update groups at once, as torch does on a GPU by default.
+
+    Its temporaries are as large as the parameters then. torch does not do so with subclasses, which
+    fakes are.
+    """
+    devices = foreach_devices()
+    for group in optimizer.param_groups:
+        is_free = group.get("foreach", False) is None and not group.get("fused")
+        if is_free and not group.get("differentiable"):
+            group["foreach"] = all(one.device.type in devices for one in group["params"]) or None
 
 
 def _copied(state: Any) -> Any:

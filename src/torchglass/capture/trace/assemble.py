@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.trace import TraceStructure
-from torchglass.capture.isolated_run import leave_unchanged
+from torchglass.capture.isolated_run import TorchRandomState, leave_unchanged
 from torchglass.capture.tensor.description import (
     Args,
     Kwargs,
@@ -75,7 +75,7 @@ class CapturedPass:
     """Gradients that a backward in the pass has added to, by id: a backward is not an op."""
     lazy: Mapping[int, torch.Tensor]
     """Parameters and buffers of the model that had no shape when the pass began, by id."""
-    random_state: torch.Tensor
+    random_state: TorchRandomState
     """torch's random state at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""

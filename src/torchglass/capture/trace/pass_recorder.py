@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torchglass.capture.isolated_run import TorchRandomState
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
@@ -168,7 +169,7 @@ class PassRecorder(ModuleStack[TracedCall]):
         self.gradients = Gradients()
         self.added_to: dict[int, torch.Tensor] = {}
         """Gradients of the model that existed when a backward began, by id."""
-        self.random_state = torch.get_rng_state()
+        self.random_state = TorchRandomState()
         self.start_ns = _clock()
         self.end_ns = 0
         self._take_gradients = gradients

@@ -14,7 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.signatures import argument_name, signature
-from torchglass.capture.isolated_run import keeping_random_state
+from torchglass.capture.isolated_run import TorchRandomState, keeping_random_state
 from torchglass.capture.tensor.description import Args, Kwargs, has_fakes, has_memory
 from torchglass.capture.tensor.memory_extent import copy_of, each_element_once, repeated_memory
 from torchglass.capture.torch_internals import tree_map_only
@@ -43,7 +43,7 @@ _OTHER_RANDOM_STATE = "it draws random values, and the random state was changed 
 def validate(captured: CapturedPass, *, perturb: bool = True) -> Validation:
     """Replay a pass and say where the record and the replay disagree, if they do."""
     with keeping_random_state(), gradients_set(False):
-        torch.set_rng_state(captured.random_state)
+        captured.random_state.restore()
         replay = _OpReplay(captured, perturb)
         for op in captured.trace.ops:
             replay.check(op)
@@ -97,9 +97,9 @@ class _OpReplay:
         self._keep_from(event.written)
         if self._perturb and op.type not in _INSENSITIVE:
             self._prove_edges(op, event)
-        random_state = torch.get_rng_state()
+        random_state = TorchRandomState()
         output = _run(op, event, self._ours(event.args), self._ours(event.kwargs))
-        is_random = not torch.equal(random_state, torch.get_rng_state())
+        is_random = not random_state.is_current()
         results = event._replace(output=output, written=self._ours(event.written)).results
         self.replayed += 1
         for number, (original, result) in enumerate(zip(event.results, results, strict=True)):
@@ -234,11 +234,11 @@ def _perturbed(tensor: torch.Tensor) -> torch.Tensor:
 
 @uninterruptible
 def _random_state_kept() -> Iterator[None]:
-    state = torch.get_rng_state()
+    state = TorchRandomState()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        state.restore()
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
