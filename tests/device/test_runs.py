@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import torchglass as tg
+from tests.device.counter import DeviceCounter
 from tests.device.test_watch import Split, without_float64
 from tests.device.verbs import batch, mlp
 from torchglass.capture.attributes import measure_all, spread
@@ -77,3 +79,46 @@ def test_a_model_on_two_devices_is_traced_counted_and_drawn(tmp_path: Path) -> N
     assert tg.memory(model, x).peak_bytes > 0
     assert "Linear" in str(tg.summary(model, x))
     tg.trace(model, x).draw(tmp_path / "drawing.svg")
+
+
+def tensor_of(trace: Any, label: str) -> torch.Tensor:
+    found: torch.Tensor | None = trace[label].tensor
+    assert found is not None
+    return found
+
+
+def test_an_offloaded_trace_takes_no_device_memory_and_does_not_wait() -> None:
+    model, (x, _) = mlp(), batch()
+    with torch.no_grad():
+        expected = tg.trace(model, x)
+        gc.collect()
+        before = torch.cuda.memory_allocated("cuda:0")
+        kept = tg.trace(model, x)
+        on_device = torch.cuda.memory_allocated("cuda:0") - before
+        del kept
+        gc.collect()
+        with DeviceCounter() as seen:
+            trace = tg.trace(model, x, offload=True)
+            on_host = torch.cuda.memory_allocated("cuda:0") - before
+        assert seen.waits == 0
+    # The output of the model is the caller's.
+    assert on_device > 50 * x.nbytes
+    assert on_host <= 2 * trace.output.nbytes + 512
+    for ours, op in zip(trace.layer_labels, expected.layer_labels, strict=True):
+        tensor = tensor_of(trace, ours)
+        assert tensor.is_cpu
+        assert torch.equal(tensor, tensor_of(expected, op).cpu())
+
+
+def test_an_offloaded_trace_has_tensors_from_before_they_were_overwritten() -> None:
+    class InPlace(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            return y.mul_(3)
+
+    for device in ("cpu", "cuda:0"):
+        trace = tg.trace(InPlace(), torch.ones(3, device=device), offload=True)
+        assert tensor_of(trace, "add_1_1").tolist() == [2.0] * 3
+        assert tensor_of(trace, "mul_1_2").tolist() == [6.0] * 3
+    history = tg.log_forward_pass(mlp(count=2), batch()[0], output_device="cpu")
+    assert all(tensor_of(history, label).is_cpu for label in history.layer_labels)

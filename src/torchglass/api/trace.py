@@ -30,6 +30,7 @@ def trace(
     edit: Mapping[OpSelector, Edit] | None = None,
     stop_after: OpSelector | None = None,
     level: Level = "torch",
+    offload: bool = False,
     **kwargs: Any,
 ) -> Trace:
     """Run a model once and record every op: its output, its parents and its source line.
@@ -46,6 +47,8 @@ def trace(
             model once more.
         stop_after: End the forward after this op. Resolving a name runs the model once more.
         level: "torch" records the functions you call, "aten" the kernels they run.
+        offload: Keep copies of the outputs on the CPU. A GPU copies them while the forward goes on,
+            and frees its own. Such a trace cannot be validated by replay.
         **kwargs: Keyword arguments of the forward.
 
     Returns:
@@ -74,6 +77,7 @@ def trace(
         edit=edit,
         stop_after=stop_after,
         level=level,
+        offload=offload,
     )
 
 
@@ -153,6 +157,7 @@ def tracing(
     save: Selection = "all",
     gradients: bool = False,
     level: Level = "torch",
+    offload: bool = False,
 ) -> contextlib.AbstractContextManager[Trace]:
     """Trace everything that runs in a with-block: a training step, `generate()`, several forwards.
 
@@ -164,6 +169,7 @@ def tracing(
         gradients: Also collect the gradient of each op when you run a backward later.
         level: "torch" records the functions you call; "aten" records every kernel, those of a
             backward in the block included.
+        offload: Keep copies of the outputs on the CPU, as in `trace`.
 
     Returns:
         A context manager that gives a `Trace`.
@@ -188,7 +194,7 @@ def tracing(
 
     @contextlib.contextmanager
     def traced() -> Iterator[Trace]:
-        options = {"save": save, "gradients": gradients, "level": level}
+        options = {"save": save, "gradients": gradients, "level": level, "offload": offload}
         with _telling_of_errors(model, **options) as tape:
             yield Trace(lambda: tape.captured, read)
 

@@ -116,6 +116,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
             save=layers_to_save,
             gradients=save_gradients,
             change=_changing(output_device, activation_postfunc, detach_saved_tensors),
+            offload=output_device == "cpu",
         )
     history.random_seed = seed
     if not keep_unsaved_layers:

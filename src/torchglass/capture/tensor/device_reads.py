@@ -200,6 +200,38 @@ class DeviceReads:
                 _hand_over(shipment)
 
 
+class HostCopies:
+    """Copies of whole tensors on the host; devices copy while the program goes on."""
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[torch.device, Any], Any] = {}
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor, which has its values after `wait`."""
+        tensor = tensor.detach()
+        if not is_remote(tensor) or tensor.layout is not torch.strided:
+            return tensor.to("cpu", copy=True)
+        stream = stream_of(tensor.device)
+        try:
+            host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            host.copy_(tensor, non_blocking=True)
+            if stream is not None:
+                # Its memory may have been allocated on another stream, and is freed now.
+                tensor.record_stream(stream)
+            event = torch.Event(tensor.device)
+            event.record(stream)
+        except (RuntimeError, NotImplementedError):
+            return tensor.cpu()
+        self._events[tensor.device, stream] = event
+        return host
+
+    def wait(self) -> None:
+        """Wait until all copies have arrived."""
+        for event in self._events.values():
+            event.synchronize()
+        self._events.clear()
+
+
 def _run(do: Callable[[], object]) -> None:
     do()
 

@@ -23,7 +23,8 @@ from torchglass.capture.tensor.description import (
     tensors_by_argument,
     tensors_of_call,
 )
-from torchglass.capture.torch_modes import has_compiled, running_uncompiled
+from torchglass.capture.tensor.device_reads import HostCopies
+from torchglass.capture.torch_modes import has_compiled, quietly, running_uncompiled
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import (
     CallEnd,
@@ -121,6 +122,8 @@ def assemble(recorder: PassRecorder) -> CapturedPass:
 def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
     """The pass that an assembly has built from a recorder's events."""
     failed = assembly.failed(recorder.failure) if recorder.failure else None
+    if assembly.copies is not None:
+        assembly.copies.wait()
     calls, ops = assembly.end()
     trace = TraceRecord(
         model=type(recorder.model).__name__,
@@ -154,13 +157,18 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
 
 
 class Assembly:
-    """The records of a pass so far. Only the tensors of ops that `wanted` selects are kept."""
+    """The records of a pass so far. Only the tensors of ops that `wanted` selects are kept.
+
+    With `copies`, copies on the host are kept instead, and no tensor of a device.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         wanted: Callable[[OpRecord, Sequence[CallRecord]], bool] | None = None,
+        copies: HostCopies | None = None,
     ) -> None:
+        self.copies = copies
         self.ops: list[OpRecord] = []
         self.calls: list[CallRecord] = []
         self.events: list[Rerun | None] = []
@@ -191,9 +199,20 @@ class Assembly:
         op = self._record(event)
         self.ran[op.id] = number
         held = self._append(op)
+        if held and self.copies is not None:
+            results = enumerate(event.results)
+            return self._offload(op, [((number, result), one) for result, one in results])
         if held:
             self.events[op.id] = self._reruns.of(event)
         return held
+
+    def _offload(self, op: OpRecord, results: Iterable[tuple[Key, torch.Tensor]]) -> bool:
+        """Keep copies of the results of an op on the host; the originals are released."""
+        assert self.copies is not None
+        with quietly():
+            for output, (key, tensor) in enumerate(results):
+                self.given[op.id, output] = key, self.copies.copy(tensor)
+        return False
 
     def end(self) -> tuple[tuple[CallRecord, ...], tuple[OpRecord, ...]]:
         """All records; data that only further events would need is released first."""
@@ -282,7 +301,8 @@ class Assembly:
         function = getattr(call.module, "original_name", type(call.module).__name__)
         unseen = [outputs[at] for at in made]
         op = self._linker.opaque_op(self._next, str(function), record, inputs, unseen)
-        self.sources[op.id] = tuple(tensor for _, tensor in unseen)
+        if self.copies is None:
+            self.sources[op.id] = tuple(tensor for _, tensor in unseen)
         return self._append_given(op, [((number, at), outputs[at][1]) for at in made])
 
     def _append(self, op: OpRecord) -> bool:
@@ -293,6 +313,8 @@ class Assembly:
     def _append_given(self, op: OpRecord, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
         """Add an op without an event, and its tensors by the recorder's keys."""
         held = self._append(op)
+        if held and self.copies is not None:
+            return self._offload(op, given)
         if held:
             self.given.update(((op.id, output), one) for output, one in enumerate(given))
         return held
@@ -446,11 +468,16 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 class PassCapture:
     """A pass that is being recorded, and can be read when it has ended."""
 
-    def __init__(self, model: nn.Module, save: Selection, change: Change | None) -> None:
+    def __init__(
+        self, model: nn.Module, save: Selection, change: Change | None, *, offload: bool = False
+    ) -> None:
         self._save = save
         self._change = change
         self._test = at_once(save)
-        self._assembly = Assembly(model, _wanted_by(self._test)) if self._test is not None else None
+        self._assembly: Assembly | None = None
+        if self._test is not None or offload:
+            wanted = _wanted_by(self._test or (lambda op: True))
+            self._assembly = Assembly(model, wanted, HostCopies() if offload else None)
         self.recorder: PassRecorder | None = None
         self.failure: OpEvent | None = None
         self.ended = False
@@ -468,8 +495,8 @@ class PassCapture:
             captured = finish(self._assembly, self.recorder)
         else:
             captured = assemble(self.recorder)
-            if not is_everything(self._save):
-                captured = _only(self._save, captured)
+        if self._test is None and not is_everything(self._save):
+            captured = _only(self._save, captured)
         return captured if self._change is None else _changed(self._change, captured)
 
     def end(self) -> None:
@@ -492,13 +519,19 @@ def _wanted_by(
 
 @contextlib.contextmanager
 def capturing(
-    model: nn.Module, *, save: Selection = "all", change: Change | None = None, **options: Any
+    model: nn.Module,
+    *,
+    save: Selection = "all",
+    change: Change | None = None,
+    offload: bool = False,
+    **options: Any,
 ) -> Iterator[PassCapture]:
     """Record what runs until the block ends; the other options are those of `PassRecorder`.
 
-    `change` is applied to each tensor that `save` selects, and its result is kept.
+    `change` is applied to each tensor that `save` selects, and its result is kept. With `offload`,
+    copies on the host are kept.
     """
-    capture = PassCapture(model, save, change)
+    capture = PassCapture(model, save, change, offload=offload)
     compiled = has_compiled(model.modules())
     try:
         with (
