@@ -124,13 +124,28 @@ def _change(
     change = ModuleChange(
         path=path,
         verdict="changed",
-        class_before=before.class_name if before.class_name != after.class_name else "",
-        extra_before=before.extra if before.extra != after.extra else None,
+        class_before=before.class_name if _has_other_class(before, after) else "",
+        extra_before=before.extra if _has_other_arguments(before, after) else None,
         path_before=_moved_from(before.path, path, pairs),
         sharing=ties.get(path, ""),
         slots=slots,
     )
     return None if change == ModuleChange(path=path, verdict="changed") else change
+
+
+_UNKNOWN_CLASSES = frozenset({"checkpoint", "group"})
+"""What modules of a checkpoint are called: it has no classes, and no arguments."""
+
+
+def _has_other_class(before: Module, after: Module) -> bool:
+    names = {before.class_name, after.class_name}
+    return len(names) > 1 and not names & _UNKNOWN_CLASSES
+
+
+def _has_other_arguments(before: Module, after: Module) -> bool:
+    is_known = all(one.class_name not in _UNKNOWN_CLASSES and one.extra for one in (before, after))
+    # A module without arguments is of another class, or its arguments were not saved.
+    return is_known and before.extra != after.extra
 
 
 def _moved_from(old: str, new: str, pairs: Mapping[str, str]) -> str | None:

@@ -7,14 +7,19 @@ apart by its values, if they can be read, and else by its order.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from typing import cast
 
 from torchglass.records.model import Model, Module, ModuleId, join_path
 
-ValueKey = Callable[[str], Hashable]
-"""Equal for two tensors with the same values, by dotted name; None if they cannot be read."""
+ValueSample = tuple[tuple[int, ...], tuple[float, ...]]
+"""The shape of a tensor and some of its values, at places that depend on its size alone."""
+ValueKey = Callable[[str], ValueSample | None]
+"""The sample of a tensor by its dotted name; None if it cannot be read."""
 _ALIKE = 0.5
 """The share of modules that two subtrees must have in common to be one that was edited."""
 _MOST_CANDIDATES = 64
@@ -90,6 +95,13 @@ class _Side:
             for slot in one.slots
         ]
         return tuple(keys) if keys and None not in keys else None
+
+    def samples(self, module: Module) -> list[float] | None:
+        """Some values of all tensors of a subtree; None without any."""
+        keys = self.values(module)
+        if keys is None:
+            return None
+        return [value for key in cast("Sequence[ValueSample]", keys) for value in key[1]]
 
     def words(self, module: Module) -> Counter[Hashable]:
         """What a subtree consists of, to tell how much two have in common."""
@@ -208,17 +220,18 @@ class _Pairing:
         looks = Counter(self.new.looks[one.id] for one in new)
         looks.update(self.old.looks[one.id] for one in old)
         several = {look for look, count in looks.items() if count > 2}
-        values: dict[Hashable, Module] = {}
-        for one in old:
-            if self.old.looks[one.id] in several and (key := self.old.values(one)) is not None:
-                values.setdefault(key, one)
-        if not values:
-            return
-        for other in new:
-            if self.new.looks[other.id] in several:
-                found = values.pop(self.new.values(other), None)
-                if found is not None:
-                    yield found, other
+        keys: list[dict[Hashable, list[Module]]] = []
+        for side, modules in ((self.old, old), (self.new, new)):
+            found: dict[Hashable, list[Module]] = {}
+            for one in modules:
+                if side.looks[one.id] in several and (key := side.values(one)) is not None:
+                    found.setdefault(key, []).append(one)
+            keys.append(found)
+        for key, owners in keys[0].items():
+            others = keys[1].get(key, [])
+            # Norms that were not trained have the same values: then names tell more.
+            if len(owners) == len(others) == 1:
+                yield owners[0], others[0]
 
     def _most_alike(
         self, old: Sequence[Module], new: Sequence[Module]
@@ -269,13 +282,20 @@ class _Pairing:
     def _best(self, candidates: Sequence[Module], new: Module) -> Module:
         if len(candidates) == 1:
             return candidates[0]
-        values = self.new.values(new)
-        if values is not None:
-            for one in candidates:
-                if self.old.values(one) == values:
-                    return one
-        named = (one for one in candidates if one.name == new.name)
-        return next(named, candidates[0])
+        named = sorted(candidates, key=lambda one: one.name != new.name)
+        samples = self.new.samples(new)
+        if samples is None:
+            return named[0]
+        # Weights that were trained further are still nearest to what they were.
+        likeness = {one.id: _cosine(self.old.samples(one), samples) for one in named}
+        return max(named, key=lambda one: round(likeness[one.id], 3))
+
+
+def _cosine(one: Sequence[float] | None, other: Sequence[float]) -> float:
+    if one is None or len(one) != len(other):
+        return -1.0
+    sizes = math.hypot(*one) * math.hypot(*other)
+    return sum(map(operator.mul, one, other)) / sizes if sizes else 0.0
 
 
 def _slots(module: Module) -> tuple[Hashable, ...]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.model_diff import compare as compare_models
-from torchglass.analyse.module_pairs import pair_modules
-from torchglass.capture.tensor.description import describe
+from torchglass.analyse.module_pairs import ValueKey, ValueSample, pair_modules
 from torchglass.records.comparison import TensorChange
 from torchglass.records.model import Model, join_path
 
+Numbers = npt.NDArray[np.float64]
 Load = Callable[[], torch.Tensor]
 Tensors = Mapping[str, Load]
 _CHUNK = 1 << 22
@@ -23,8 +25,14 @@ _MOST_RANK = 64
 """The largest rank of a change that is looked for."""
 _LOWEST = 8
 """A rank is low if the matrix could have this many times as much."""
-_KEPT = 1 - 1e-4
-"""The share of the squared norm that a change of low rank explains: the rest is rounding."""
+_SMALLEST = 32
+"""Rows and columns of the smallest matrix whose rank is looked at."""
+_LEFT = 1e-4
+"""The share of the squared norm that a change of low rank may leave unexplained."""
+_ROUNDED = 0.06
+"""The mean square of a rounding error, relative to the step of a dtype and the value."""
+_SMALL = 1 << 14
+"""Elements of a tensor that is compared by numpy, whose calls cost less."""
 
 
 def compare_weights(
@@ -42,49 +50,46 @@ def compare_weights(
     pairs = pair_modules(before, after, names, keys)
     if keys is None:
         return compare_models(before, after, pairs=pairs), None
-    changes = list(tensor_changes(*tensors, _tensor_pairs(before, after, pairs, tensors)))
+    changes = [
+        compare_tensors(change, tensors[0][change.name_before](), tensors[1][change.name]())
+        for change in _tensor_pairs(before, after, pairs, tensors)
+    ]
     distances = {one.name: one.distance for one in changes if one.distance is not None}
     return compare_models(before, after, distances, pairs), changes
 
 
 def _tensor_pairs(
     before: Model, after: Model, pairs: Mapping[str, str], tensors: tuple[Tensors, Tensors]
-) -> Iterator[tuple[str, str]]:
-    """The old and new names of the tensors that both models have."""
-    for path, old_path in pairs.items():
-        old, new = before.find(old_path), after.find(path)
-        if old is None or new is None or new.alias_of is not None:
-            continue
-        known = {slot.name for slot in old.slots}
-        for slot in new.slots:
-            one, other = join_path(old_path, slot.name), join_path(path, slot.name)
-            if slot.name in known and one in tensors[0] and other in tensors[1]:
-                yield one, other
-
-
-def tensor_changes(
-    before: Tensors, after: Tensors, names: Iterable[tuple[str, str]]
 ) -> Iterator[TensorChange]:
-    """Compare pairs of tensors, by their old and new names, in the order given."""
-    for old_name, name in names:
-        yield compare_tensors(old_name, name, before[old_name](), after[name]())
+    """The tensors that both models have, in the order of the new one, not compared yet."""
+    for new in after.modules:
+        old = before.find(pairs[new.path]) if new.path in pairs else None
+        if old is None or new.alias_of is not None:
+            continue
+        known = {slot.name: slot.spec for slot in old.slots}
+        for slot in new.slots:
+            one, other = join_path(old.path, slot.name), join_path(new.path, slot.name)
+            if slot.name in known and one in tensors[0] and other in tensors[1]:
+                yield TensorChange(
+                    name=other, name_before=one, before=known[slot.name], after=slot.spec
+                )
 
 
 @torch.no_grad()
 def compare_tensors(
-    old_name: str, name: str, before: torch.Tensor, after: torch.Tensor
+    change: TensorChange, before: torch.Tensor, after: torch.Tensor
 ) -> TensorChange:
-    """Compare the values of two tensors."""
-    change = TensorChange(
-        name=name, name_before=old_name, before=describe(before), after=describe(after)
-    )
+    """A change with the values of its two tensors compared."""
     if before.shape != after.shape or not (_has_values(before) and _has_values(after)):
         return change
-    if before is after:
-        return _filled(change, _Sums(), None)
     sums = _Sums()
-    for old, new in _parts(before, after):
-        sums.add(old, new)
+    if before is after:
+        return _filled(change, sums, None)
+    if before.numel() <= _SMALL:
+        sums.add(*(_flat(one).to("cpu", torch.float64).numpy() for one in (before, after)))
+    else:
+        for old, new in _parts(before, after):
+            sums.add_tensors(old, new)
     rank = _low_rank(before, after, sums) if sums.moved and math.isfinite(sums.moved) else None
     return _filled(change, sums, rank)
 
@@ -116,21 +121,38 @@ class _Sums:
     is_other: bool = False
     """Whether values are finite on one side alone."""
 
-    def add(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        finite = torch.isfinite(old) & torch.isfinite(new)
-        if not bool(finite.all()):
-            self.nan_before += int(old.isnan().sum())
-            self.nan_after += int(new.isnan().sum())
-            same = finite | (old == new) | (old.isnan() & new.isnan())
-            self.is_other |= not bool(same.all())
-            old, new = old.where(finite, 0), new.where(finite, 0)
+    def add(self, old: Numbers, new: Numbers) -> None:
+        """Count a pair of flat arrays."""
         change = new - old
-        self.moved += float(change.dot(change))
+        moved = float(change @ change)
+        if not math.isfinite(moved):
+            finite = np.isfinite(old) & np.isfinite(new)
+            self.nan_before += int(np.isnan(old).sum())
+            self.nan_after += int(np.isnan(new).sum())
+            same = finite | (old == new) | (np.isnan(old) & np.isnan(new))
+            self.is_other |= not same.all()
+            old, new = np.where(finite, old, 0), np.where(finite, new, 0)
+            change = new - old
+            moved = float(change @ change)
+        self.moved += moved
+        self.old += float(old @ old)
+        self.new += float(new @ new)
+        self.product += float(old @ new)
+        if len(change):
+            self.largest = max(self.largest, float(np.abs(change).max()))
+
+    def add_tensors(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Count a pair of flat tensors, which torch sums up faster if they are large."""
+        change = new - old
+        moved = float(change.dot(change))
+        if not math.isfinite(moved):
+            self.add(old.double().numpy(), new.double().numpy())
+            return
+        self.moved += moved
         self.old += float(old.dot(old))
         self.new += float(new.dot(new))
         self.product += float(old.dot(new))
-        if change.numel():
-            self.largest = max(self.largest, float(change.abs().max()))
+        self.largest = max(self.largest, float(change.abs_().max()))
 
     @property
     def distance(self) -> float:
@@ -153,10 +175,12 @@ def _has_values(tensor: torch.Tensor) -> bool:
 def _parts(
     before: torch.Tensor, after: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Both as float64 on the CPU, a few million values at a time."""
+    """Both on the CPU, a few million values at a time, with more digits than they have."""
+    halves = (torch.bfloat16, torch.float16)
+    dtype = torch.float32 if before.dtype in halves and after.dtype in halves else torch.float64
     pairs = zip(torch.split(_flat(before), _CHUNK), torch.split(_flat(after), _CHUNK), strict=True)
     for old, new in pairs:
-        yield old.to("cpu", torch.float64), new.to("cpu", torch.float64)
+        yield old.to("cpu", dtype), new.to("cpu", dtype)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -179,7 +203,14 @@ def _low_rank(before: torch.Tensor, after: torch.Tensor, sums: _Sums) -> int | N
         return None
     rows, columns = before.shape[0], before[0].numel()
     limit = min(min(rows, columns) // _LOWEST, _MOST_RANK)
-    if limit < 1:
+    if min(rows, columns) < _SMALLEST or not after.is_floating_point():
+        return None
+    # A few rows of a change of low rank have a low rank, too; most changes end here.
+    few = torch.linspace(0, rows - 1, min(4 * limit, rows)).long().to(before.device)
+    part = next(_row_changes(before[few], after[few.to(after.device)]))
+    own = float(after[few.to(after.device)].double().square().sum())
+    squares = torch.linalg.eigvalsh((part @ part.T).double()).flip(0)
+    if _explained_by(squares, float(squares.sum()), own, after.dtype) > limit:
         return None
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(columns, limit + 4, generator=generator)
@@ -190,10 +221,22 @@ def _low_rank(before: torch.Tensor, after: torch.Tensor, sums: _Sums) -> int | N
     for part in _row_changes(before, after):
         projected += basis[start : start + len(part)].T @ part
         start += len(part)
-    sizes = torch.linalg.svdvals(projected.double()).square()
-    explained = sizes.cumsum(0) / sums.moved
-    found = int((explained < _KEPT).sum()) + 1
+    squares = torch.linalg.svdvals(projected.double()).square()
+    found = _explained_by(squares, sums.moved, sums.new, after.dtype)
     return found if found <= limit else None
+
+
+def _explained_by(squares: torch.Tensor, moved: float, size: float, dtype: torch.dtype) -> int:
+    """How many directions explain a change up to the rounding of its dtype.
+
+    `squares` are their shares of the squared norm `moved`, `size` is that of the new values.
+    """
+    step = torch.finfo(dtype).eps
+    rest = max(_LEFT * moved, _ROUNDED * step * step * size)
+    if rest > moved / 4:
+        # Nearly all of the change is rounding.
+        return len(squares) + 1
+    return int((moved - squares.cumsum(0) > rest).sum()) + 1
 
 
 def _row_changes(before: torch.Tensor, after: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -202,11 +245,11 @@ def _row_changes(before: torch.Tensor, after: torch.Tensor) -> Iterator[torch.Te
         yield (new.detach().cpu().float() - old.detach().cpu().float()).reshape(len(old), -1)
 
 
-def value_key(tensors: Tensors) -> Callable[[str], Hashable]:
-    """A key of the values of each tensor, equal for equal values."""
-    known: dict[str, Hashable] = {}
+def value_key(tensors: Tensors) -> ValueKey:
+    """Some values of each tensor by its name, equal for equal values."""
+    known: dict[str, ValueSample | None] = {}
 
-    def key(name: str) -> Hashable:
+    def key(name: str) -> ValueSample | None:
         if name not in known:
             known[name] = _key(tensors[name]()) if name in tensors else None
         return known[name]
@@ -215,7 +258,7 @@ def value_key(tensors: Tensors) -> Callable[[str], Hashable]:
 
 
 @torch.no_grad()
-def _key(tensor: torch.Tensor) -> Hashable:
+def _key(tensor: torch.Tensor) -> ValueSample | None:
     if not _has_values(tensor):
         return None
     flat = _flat(tensor)
