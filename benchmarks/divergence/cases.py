@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-ARCHITECTURES = ("gpt", "llama", "bert", "vit", "resnet", "unet", "gru")
+ARCHITECTURES = ("gpt", "llama", "bert", "vit", "resnet", "unet", "gru", "t5", "swin", "moe")
+"""The last three were written when the rules were done, which then named 20 of their 32 bugs in
+float32 and 13 in bfloat16. The rules that replaced them were written with them in view."""
 _FOLDER = Path(__file__).parent / "models"
 
 

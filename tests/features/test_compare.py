@@ -2,7 +2,9 @@
 
 import copy
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,6 +154,98 @@ def test_an_exported_program_does_not_diverge_from_its_model(reference: Attentio
     program = torch.export.export(reference, (X,))
 
     assert tg.compare(reference, program, X).first_divergence is None
+
+
+def test_an_exported_program_in_a_file_runs(reference: Attention, tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(reference, (X,)), tmp_path / "model.pt2")
+
+    assert tg.compare(reference, tmp_path / "model.pt2", X).first_divergence is None
+    wrong = tg.compare(tmp_path / "model.pt2", Port(reference, diagonal=2), X).first_divergence
+    assert wrong is not None
+    assert wrong.b is not None
+    assert wrong.b.function == "triu"
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_a_bug_is_named_by_its_line_in_onnx_runtime(reference: Attention, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    right, wrong = tmp_path / "right.onnx", tmp_path / "wrong.onnx"
+    torch.onnx.export(reference, (X,), right, dynamo=True, verbose=False)
+    torch.onnx.export(Port(reference, diagonal=2), (X,), wrong, dynamo=True, verbose=False)
+
+    assert tg.compare(reference, right, X).same
+    found = tg.compare(reference, wrong, X).first_divergence
+    assert found is not None
+    assert found.b is not None
+    assert found.b.source is not None
+    assert Path(found.b.source.file).name == "test_compare.py"
+
+
+def test_a_missing_extra_is_named_with_its_pip_line(
+    reference: Attention, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    with pytest.raises(tg.errors.TargetError, match=r"pip install 'torchglass\[onnx\]'"):
+        tg.compare(reference, tmp_path / "model.onnx", X)
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_a_quantized_copy_does_not_diverge_and_another_activation_does() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
+    quantize: Any = torch.ao.quantization.quantize_dynamic
+    quantized = quantize(model, {nn.Linear}, dtype=torch.qint8)
+    x = torch.randn(4, 16)
+
+    assert tg.compare(model, quantized, x).first_divergence is None
+    quantized[1] = nn.GELU()
+    found = tg.compare(model, quantized, x).first_divergence
+    assert found is not None
+    assert found.reason == "b computes gelu where a computes relu"
+
+
+def test_half_precision_does_not_hide_a_small_difference(reference: Attention) -> None:
+    other = copy.deepcopy(reference)
+    other.norm.eps = 1e-3
+
+    found = tg.compare(reference.bfloat16(), other.bfloat16(), X)
+
+    assert found.first_divergence is not None
+    assert found.first_divergence.reason == "different arguments: eps=0.001 in b, 1e-05 in a"
+    assert "ran in float32" in str(found)
+
+
+def test_a_state_dict_is_the_same_as_its_model(reference: Attention) -> None:
+    assert tg.compare(reference.state_dict(), reference).same
+
+
+def test_a_low_rank_change_is_recognized_in_half_precision(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn(256, 128, generator=generator)
+    update = torch.randn(256, 4, generator=generator) @ torch.randn(4, 128, generator=generator)
+    noise = torch.randn(256, 128, generator=generator)
+    base = {"lora": before.bfloat16(), "full": before.bfloat16()}
+    tuned = {
+        "lora": (base["lora"].float() + 0.02 * update).bfloat16(),
+        "full": (base["full"].float() + 0.04 * noise).bfloat16(),
+    }
+
+    changes = {one.name: one for one in tg.compare(base, tuned).tensors or ()}
+
+    assert changes["lora"].rank == 4
+    assert changes["full"].rank is None
+
+
+def test_untrained_norms_keep_their_names_when_one_is_removed() -> None:
+    first = nn.ModuleDict({"norm1": nn.LayerNorm(8), "norm2": nn.LayerNorm(8)})
+    second = nn.ModuleDict({"norm2": first["norm2"]})
+
+    found = tg.compare(first, second)
+
+    assert found.structure is not None
+    assert [one.path for one in found.structure.removed] == ["norm1"]
 
 
 def test_renamed_and_moved_modules_are_found() -> None:

@@ -2,7 +2,8 @@
 
 Values that both compute are known; they need not have the same names, nor be computed by the same
 ops. From an output that differs, what led to it is followed back until values are the same again.
-They diverge at an op whose operands are the same in both and whose result is not.
+Of the ops in between, the first one is named whose result, replaced by what `a` has there, makes
+what `b` computes next the same as in `a`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from torchglass.analyse.op_chains import (
+    OpChains,
+    element_sources,
+    function_of,
+    next_functions,
+    ops_between,
+    settings_differ,
+    side_values,
+    view_chain,
+    with_views,
+)
 from torchglass.records.comparison import ExecutedOp, ExecutionGraph, ValueId
 
 DivergenceKind = Literal[
@@ -20,16 +32,39 @@ DivergenceKind = Literal[
 `b` has one more; it changes the order of elements in another way; another function; or nothing
 that can be seen, such as random numbers."""
 
+_MOST_OPS = 40
+"""Ops of `b` after the first difference whose results are replaced, one after the other."""
+_MOST_PARTNERS = 6
+"""Values of `a` that are tried in place of one of `b`."""
+_MOST_REPLAYS = 120
 
-_MOST_SIDES = 200
+
+class ReplayEvidence(Protocol):
+    """What `b` computes with another value in place of one of its own."""
+
+    @property
+    def matched(self) -> int:
+        """How many of the next values are those of `a` then."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that follows is, as far as it depends on this value alone."""
 
 
 class ValueRelation(Protocol):
-    """Which values of two executions are the same."""
+    """Which values of two executions are the same; expanding an op changes both graphs."""
 
     @property
     def of(self) -> Mapping[ValueId, Sequence[ValueId]]:
         """For each value of `b` those of `a`, best first."""
+
+    @property
+    def graphs(self) -> tuple[ExecutionGraph, ExecutionGraph]:
+        """The ops of `a` and of `b`."""
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether ops of `b` can run again."""
 
     def is_same(self, b: ValueId, a: ValueId) -> bool:
         """Whether two values of one shape are equal element by element, up to rounding."""
@@ -40,11 +75,23 @@ class ValueRelation(Protocol):
     def is_composed(self, b: ValueId, a: Iterable[ValueId]) -> bool:
         """Whether a value of `b` is a part of values of `a`, or consists of them, side by side."""
 
+    def fits(self, b: ValueId, a: ValueId) -> bool:
+        """Whether a value of `a` can stand in place of one of `b`."""
+
     def match_permuted(self, b: ValueId) -> bool:
         """Look for a value of `b` in another order of dimensions."""
 
-    def expand(self, a: ExecutedOp, b: Iterable[ValueId]) -> bool:
-        """Look for values of `b` inside of a fused op of `a`; whether any were found."""
+    def expand(self, side: Literal["a", "b"], op: ExecutedOp, wanted: Iterable[ValueId]) -> bool:
+        """Replace a fused op by its steps, and look for values of `b`; whether it has steps."""
+
+    def replay(
+        self,
+        value: ValueId,
+        other: tuple[Literal["a", "b"], ValueId],
+        ops: Sequence[ExecutedOp],
+        known: tuple[set[ValueId], set[ValueId]],
+    ) -> ReplayEvidence:
+        """Run ops of `b` with a value replaced; `known` are values of `a` and `b` that agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,33 +107,26 @@ class OpPair:
 
 
 def first_divergence(
-    a: ExecutionGraph,
-    b: ExecutionGraph,
-    relation: ValueRelation,
-    outputs: Iterable[tuple[ValueId, ValueId]],
+    relation: ValueRelation, outputs: Iterable[tuple[ValueId, ValueId]]
 ) -> OpPair | None:
     """Where two executions diverge; `outputs` are pairs of `b` and `a` that differ."""
-    return _Search(a, b, relation, list(outputs)).run()
+    return _Search(relation, list(outputs)).run()
 
 
 class _Search:
-    def __init__(
-        self,
-        a: ExecutionGraph,
-        b: ExecutionGraph,
-        relation: ValueRelation,
-        outputs: Sequence[tuple[ValueId, ValueId]],
-    ) -> None:
-        self.a, self.b, self.relation = a, b, relation
-        self.outputs = outputs
+    def __init__(self, relation: ValueRelation, outputs: Sequence[tuple[ValueId, ValueId]]) -> None:
+        self.relation, self.outputs = relation, outputs
         self.composed: set[ValueId] = set()
         self.tried: set[ValueId] = set()
-        self.expanded: set[int] = set()
-        self.sides_a = [
-            value for op in a.ops for value in op.outputs if value not in a.from_inputs
-        ][:_MOST_SIDES]
-        self.opened: set[int] = set()
-        """The fused ops of `a` inside of which values of `b` were found."""
+        self.expanded: set[tuple[str, int]] = set()
+
+    @property
+    def a(self) -> ExecutionGraph:
+        return self.relation.graphs[0]
+
+    @property
+    def b(self) -> ExecutionGraph:
+        return self.relation.graphs[1]
 
     def run(self) -> OpPair | None:
         while True:
@@ -96,9 +136,7 @@ class _Search:
                 break
         if not frontier:
             return self._ends_early()
-        pairs = [(op, self._partner(op)) for op in frontier]
-        op, partner = min(pairs, key=lambda pair: (_strength(*pair), pair[0].id))
-        return self._explain(op, partner)
+        return self._by_replay() or self._by_likeness(frontier)
 
     def _ends_early(self) -> OpPair | None:
         """What `b` returns is something that `a` computes on its way."""
@@ -116,14 +154,14 @@ class _Search:
 
     def _update(self) -> None:
         """What is the same so far, and the ops between that and the outputs."""
-        self.agreed_b = _with_views(self.b, {*self.relation.of, *self.composed})
+        self.agreed_b = with_views(self.b, {*self.relation.of, *self.composed})
         found = {one for values in self.relation.of.values() for one in values}
-        self.agreed_a = _with_views(self.a, found)
-        self.apart_b = _slice(self.b, [b for b, _ in self.outputs], self.agreed_b)
-        self.apart_a = _slice(self.a, [a for _, a in self.outputs], self.agreed_a)
+        self.agreed_a = with_views(self.a, found)
+        self.apart_b = ops_between(self.b, [b for b, _ in self.outputs], self.agreed_b)
+        self.apart_a = ops_between(self.a, [a for _, a in self.outputs], self.agreed_a)
 
     def _frontier(
-        self, graph: ExecutionGraph, apart: Iterable[ExecutedOp], agreed: set[ValueId]
+        self, graph: ExecutionGraph, apart: Sequence[ExecutedOp], agreed: set[ValueId]
     ) -> list[ExecutedOp]:
         """The ops whose operands are the same, as far as they depend on the inputs."""
         main = graph.from_inputs
@@ -136,6 +174,7 @@ class _Search:
     def _resolve(self, frontier: Sequence[ExecutedOp]) -> bool:
         """Find values that are the same in another layout, in a fused op or in parts of one."""
         is_new = False
+        sides_a = side_values(self.a)
         for op in frontier:
             near = [
                 value
@@ -143,18 +182,40 @@ class _Search:
                 for value in self._outputs_and_parts(other)
             ]
             sides = (value for value in op.inputs if value not in self.b.from_inputs)
-            wanted = [*((one, near) for one in op.outputs), *((one, self.sides_a) for one in sides)]
+            wanted = [*((one, near) for one in op.outputs), *((one, sides_a) for one in sides)]
             for value, among in wanted:
                 is_new |= self._look_for(value, among)
-        if not is_new:
-            inside = [value for op in self.apart_b for value in op.outputs]
-            for op in self._frontier(self.a, self.apart_a, self.agreed_a):
-                if op.id not in self.expanded:
-                    self.expanded.add(op.id)
-                    if self.relation.expand(op, inside):
-                        self.opened.add(op.id)
-                        is_new = True
-        return is_new
+        return is_new or self._expand(frontier) or self._look_further()
+
+    def _look_further(self) -> bool:
+        """Find parts of values of `a` behind the first ops, such as the halves of a rotation."""
+        near = [value for op in self.apart_a[:_MOST_OPS] for value in op.outputs]
+        found = [
+            self._look_for(value, near) for op in self.apart_b[:_MOST_OPS] for value in op.outputs
+        ]
+        return any(found)
+
+    def _expand(self, frontier: Sequence[ExecutedOp]) -> bool:
+        """Open the fused ops that the other one does not call in one go."""
+        frontier_a = self._frontier(self.a, self.apart_a, self.agreed_a)
+        is_new = False
+        # What both call as one function is compared as such.
+        functions_a = {function_of(op) for op in frontier_a}
+        functions_b = {function_of(op) for op in frontier}
+        sides: list[tuple[Literal["a", "b"], Sequence[ExecutedOp], set[str]]] = [
+            ("a", frontier_a, functions_b),
+            ("b", frontier, functions_a),
+        ]
+        for side, ops, others in sides:
+            for op in ops:
+                if (side, op.id) in self.expanded or function_of(op) in others:
+                    continue
+                self.expanded.add((side, op.id))
+                wanted = [value for one in self.apart_b for value in one.outputs]
+                is_new |= self.relation.expand(side, op, wanted)
+            if is_new:
+                return True
+        return False
 
     def _look_for(self, value: ValueId, near: Sequence[ValueId]) -> bool:
         """Whether a value of `b` is found that was not looked for yet."""
@@ -196,6 +257,117 @@ class _Search:
             )
         ]
 
+    def _by_replay(self) -> OpPair | None:
+        """The first op whose result, as `a` has it, makes the next ones agree."""
+        if not self.relation.can_replay:
+            return None
+        left = _MOST_REPLAYS
+        constants = {value for op in self.b.ops if not op.inputs for value in op.outputs}
+        known = self.agreed_a, self.agreed_b | constants
+        for op, value in self._suspects():
+            best: tuple[bool, int, OpPair] | None = None
+            for partner in self._partners(op, value):
+                left -= 1
+                later = [one for one in self.apart_b if value not in one.outputs]
+                replay = self.relation.replay(value, partner, later, known)
+                is_last = partner[0] == "a" and (value, partner[1]) in self.outputs
+                matched = replay.matched + is_last
+                if not matched or (partner[0] == "b" and not replay.is_clean):
+                    continue
+                if best is None or (replay.is_clean, matched) > best[:2]:
+                    best = replay.is_clean, matched, self._pair(op, value, partner)
+                if replay.is_clean:
+                    break
+            if best is not None:
+                return self._explain(best[2])
+            if left <= 0:
+                break
+        return None
+
+    def _suspects(self) -> Iterator[tuple[ExecutedOp, ValueId]]:
+        """The values of `b` that may be wrong, in order: results, and views of what is right."""
+        found: dict[int, ExecutedOp] = {}
+        for op in self.apart_b[:_MOST_OPS]:
+            for value in op.inputs:
+                for view in reversed(view_chain(self.b, value)):
+                    found.setdefault(view.id, view)
+            found.setdefault(op.id, op)
+        for op in sorted(found.values(), key=lambda one: self.b.position[one.id]):
+            yield from ((op, value) for value in op.outputs)
+
+    def _partners(
+        self, op: ExecutedOp, value: ValueId
+    ) -> Iterator[tuple[Literal["a", "b"], ValueId]]:
+        """What may stand in place of a value of `b`: values of `a`, or what its op read."""
+        near: dict[ValueId, ExecutedOp | None] = {}
+        for other in self.apart_a[: 2 * _MOST_OPS]:
+            for one in (*other.inputs, *other.outputs):
+                near.setdefault(one, self.a.producer.get(one))
+                for view in view_chain(self.a, one):
+                    near.setdefault(view.outputs[0], view)
+        is_view = op.is_layout and value in self.agreed_b
+        next_ops = next_functions(self.b, value)
+
+        def rank(one: ValueId) -> tuple[object, ...]:
+            maker = near[one]
+            return (
+                not next_ops & next_functions(self.a, one),
+                maker is None or function_of(maker) != function_of(op),
+                self.a.shapes[one] != self.b.shapes[value],
+                one in self.agreed_a,
+                -1 if maker is None else self.a.position[maker.id],
+            )
+
+        ranked = sorted((one for one in near if self._may_replace(value, one, is_view)), key=rank)
+        for one in ranked[:_MOST_PARTNERS]:
+            yield "a", one
+        if not is_view and not op.is_layout:
+            for one in op.inputs:
+                if one in self.b.from_inputs and self.b.shapes[one] == self.b.shapes[value]:
+                    yield "b", one
+
+    def _may_replace(self, value: ValueId, other: ValueId, is_view: bool) -> bool:
+        if other in self.relation.of.get(value, ()) and self.relation.is_same(value, other):
+            return False
+        if is_view and not self._is_rearranged(value, other):
+            # Of other values, the op that reads them is named.
+            return False
+        return self.relation.fits(value, other)
+
+    def _is_rearranged(self, own: ValueId, other: ValueId) -> bool:
+        """Whether two values are the same elements, or some of them, in another order."""
+        there = {*element_sources(self.a, other)}
+        mine = element_sources(self.b, own)
+        return any(there.intersection(self.relation.of.get(one, ())) for one in mine)
+
+    def _pair(
+        self, op: ExecutedOp, value: ValueId, partner: tuple[Literal["a", "b"], ValueId]
+    ) -> OpPair:
+        side, other = partner
+        if side == "b":
+            return OpPair(kind="extra", a=None, b=op, value_b=value)
+        is_view = op.is_layout and value in self.agreed_b
+        return OpPair(
+            kind="layout" if is_view else "function",
+            a=self.a.producer.get(other),
+            b=op,
+            value_a=other,
+            value_b=value,
+        )
+
+    def _by_likeness(self, frontier: Sequence[ExecutedOp]) -> OpPair:
+        """Where nothing can run again: the op that is most like one of `a` on the same operands."""
+        pairs = [(op, self._partner(op)) for op in frontier]
+        op, partner = min(pairs, key=lambda pair: (_strength(*pair), self.b.position[pair[0].id]))
+        pair = OpPair(
+            kind="function" if partner is not None else "extra",
+            a=partner,
+            b=op,
+            value_a=partner.outputs[0] if partner and partner.outputs else None,
+            value_b=op.outputs[0] if op.outputs else None,
+        )
+        return self._explain(pair)
+
     def _partner(self, op: ExecutedOp) -> ExecutedOp | None:
         """The op of `a` that should have done the same."""
         frontier = self._frontier(self.a, self.apart_a, self.agreed_a)
@@ -204,92 +376,92 @@ class _Search:
         computing = [other for other in near if not other.is_layout] or near or frontier
         if not computing:
             return None
+        read = {one for value in op.inputs for one in self._equals(value)}
         return min(
             computing,
             key=lambda other: (
                 function_of(other) != function_of(op),
-                -len({*map(self.a.base, other.inputs)} & self._all_equals(op)),
-                other.id,
+                -len({*map(self.a.base, other.inputs)} & read),
+                self.a.position[other.id],
             ),
         )
 
-    def _all_equals(self, op: ExecutedOp) -> set[ValueId]:
-        return {one for value in op.inputs for one in self._equals(value)}
-
-    def _explain(self, op: ExecutedOp, partner: ExecutedOp | None) -> OpPair:
-        pair = OpPair(
-            kind="function",
-            a=partner,
-            b=op,
-            value_a=partner.outputs[0] if partner and partner.outputs else None,
-            value_b=op.outputs[0] if op.outputs else None,
-        )
-        if partner is None:
-            return replace(pair, kind="extra")
+    def _explain(self, pair: OpPair) -> OpPair:
+        op, partner = pair.b, pair.a
+        if op is None or partner is None or pair.kind in ("layout", "extra"):
+            return pair if partner is not None else replace(pair, kind="extra")
         return (
-            self._wrong_layout(pair, op, partner)
-            or self._missing_or_extra(pair, op, partner)
+            self._in_chain(pair, op)
+            or self._wrong_layout(pair, op, partner)
             or self._wrong_operand(pair, op, partner)
-            or self._wrong_side(pair, op, partner)
+            or self._missing_or_extra(pair, op, partner)
+            or self._wrong_weight(pair, op)
             or pair
         )
 
-    def _wrong_side(self, pair: OpPair, op: ExecutedOp, partner: ExecutedOp) -> OpPair | None:
-        """An operand that does not depend on the inputs, and that `a` has not."""
-        wrong = (one for one in op.inputs if one not in self.agreed_b)
-        own = next((one for one in wrong if one not in self.b.from_inputs), None)
-        there = (one for one in partner.inputs if one not in self.agreed_a)
-        other = next((one for one in there if one not in self.a.from_inputs), None)
-        if own is None or (other is None and partner.id not in self.opened):
+    def _wrong_weight(self, pair: OpPair, op: ExecutedOp) -> OpPair | None:
+        wrong = (one for one in op.inputs if one not in self.agreed_b and one in self.b.names)
+        own = next(wrong, None)
+        return None if own is None else replace(pair, kind="weight", value_a=None, value_b=own)
+
+    def _in_chain(self, pair: OpPair, op: ExecutedOp) -> OpPair | None:
+        """An op before the one that was found, where results in between cannot be compared.
+
+        It reads what an op of `a` reads, of which the function or the arguments are others.
+        """
+        if pair.value_a is None or pair.value_b is None:
             return None
-        return self._inside_side(pair, own, other)
+        chain_a = ops_between(self.a, [pair.value_a], self.agreed_a)
+        chain_b = ops_between(self.b, [pair.value_b], self.agreed_b)
+        computing = [one for one in chain_b if not one.is_layout]
+        if len(computing) < 2 or all(one in self.agreed_b for one in op.inputs):
+            return None
+        chains = OpChains(self.relation.graphs, self.relation.of, chain_a, computing)
+        found = chains.first_other()
+        if found is None:
+            return None
+        kind, a, b = found
+        return OpPair(kind=kind, a=a, b=b, value_a=a.outputs[0], value_b=b.outputs[0])
 
     def _wrong_operand(self, pair: OpPair, op: ExecutedOp, partner: ExecutedOp) -> OpPair | None:
         """The same function on different operands, with different arguments, or neither."""
         if function_of(op) != function_of(partner):
             return None
-        if len(op.inputs) == len(partner.inputs):
-            for own, other in zip(op.inputs, partner.inputs, strict=True):
-                same = self._equals(own)
-                if own in self.agreed_b and other not in same and self.a.base(other) not in same:
-                    return replace(pair, kind="operands", value_a=other, value_b=own)
-                if own not in self.agreed_b:
-                    return self._inside_side(pair, own, other)
+        for own, other in self._operand_pairs(op, partner):
+            if self._is_alike(own, other):
+                continue
+            if own not in self.agreed_b:
+                if own in self.b.names:
+                    return replace(pair, kind="weight", value_a=other, value_b=own)
+                continue
+            between = ops_between(self.a, [other], self.agreed_a)
+            missing = [one for one in between if not one.is_layout]
+            if missing and self._reads(missing[0], own):
+                return replace(pair, kind="missing", a=missing[0], value_a=missing[0].outputs[0])
+            return replace(pair, kind="operands", value_a=other, value_b=own)
         if settings_differ(op, partner):
             return replace(pair, kind="arguments")
-        return replace(pair, kind="result")
+        is_plain = all(one in self.agreed_b for one in op.inputs)
+        return replace(pair, kind="result") if is_plain else None
 
-    def _inside_side(self, pair: OpPair, own: ValueId, other: ValueId | None) -> OpPair:
-        """Follow an operand that does not depend on the inputs: a weight, a mask, a table."""
-        if own not in self.b.producer:
-            return replace(pair, kind="weight", value_a=other, value_b=own)
-        inside = _slice(self.b, [own], self.agreed_b)
-        there = [] if other is None else _slice(self.a, [other], self.agreed_a)
-        first = self._first_of(inside) if other is not None else _first_computed(inside)
-        if first is None:
-            return replace(pair, kind="operands", value_a=other, value_b=own)
-        alike = [op for op in there if function_of(op) == function_of(first)]
-        partner = next(iter([*alike, *there]), pair.a)
-        found = OpPair(
-            kind="function",
-            a=partner,
-            b=first,
-            value_a=partner.outputs[0] if partner and partner.outputs else None,
-            value_b=first.outputs[0] if first.outputs else None,
-        )
-        leaf = next(
-            (one for one in first.inputs if one not in self.agreed_b and one in self.b.names), None
-        )
-        if leaf is not None:
-            return replace(found, kind="weight", value_a=None, value_b=leaf)
-        if partner is not None and function_of(partner) == function_of(first):
-            is_other = settings_differ(first, partner)
-            return replace(found, kind="arguments" if is_other else "result")
-        return found
+    def _operand_pairs(
+        self, op: ExecutedOp, partner: ExecutedOp
+    ) -> Sequence[tuple[ValueId, ValueId]]:
+        if len(op.inputs) != len(partner.inputs):
+            return ()
+        pairs = list(zip(op.inputs, partner.inputs, strict=True))
+        turned = list(zip(op.inputs, reversed(partner.inputs), strict=True))
+        if function_of(op) in ("add", "mul") and len(pairs) == 2:
+            # The order does not matter.
+            return max(pairs, turned, key=lambda some: sum(self._is_alike(*one) for one in some))
+        return pairs
 
-    def _first_of(self, inside: Sequence[ExecutedOp]) -> ExecutedOp | None:
-        same = (op for op in inside if all(one in self.agreed_b for one in op.inputs))
-        return next(same, inside[0] if inside else None)
+    def _is_alike(self, own: ValueId, other: ValueId) -> bool:
+        return other in self.relation.of.get(own, ()) or self.relation.is_permuted(own, other)
+
+    def _reads(self, op: ExecutedOp, value: ValueId) -> bool:
+        same = self._equals(value)
+        return any(one in same or self.a.base(one) in same for one in op.inputs)
 
     def _missing_or_extra(self, pair: OpPair, op: ExecutedOp, partner: ExecutedOp) -> OpPair | None:
         """One of both has an op between the same operand and the same next op."""
@@ -314,144 +486,27 @@ class _Search:
 
     def _wrong_layout(self, pair: OpPair, op: ExecutedOp, partner: ExecutedOp) -> OpPair | None:
         """The same values in another order, where both have one shape."""
-        if op.is_layout:
+        if op.is_layout or function_of(op) != function_of(partner):
             return None
-        is_alike = function_of(op) == function_of(partner)
-        for own in op.inputs:
-            same = self._equals(own)
-            if self.b.base(own) == own:
+        for own, other in self._operand_pairs(op, partner):
+            maker = self.b.producer.get(own)
+            if maker is None or self.b.shapes[own] != self.a.shapes[other]:
                 continue
-            for other in partner.inputs:
-                if other not in same and self.a.base(other) not in same:
-                    continue
-                if self._has_other_order(own, other, is_alike):
-                    return self._layout_op(pair, own, other)
-        return None
-
-    def _has_other_order(self, own: ValueId, other: ValueId, is_alike: bool) -> bool:
-        """Whether two operands of one op consist of the same values in another order."""
-        mine, theirs = self.b.shapes[own], self.a.shapes[other]
-        if is_alike and mine == theirs:
-            return not self.relation.is_same(own, other)
-        if sorted(one for one in mine if one > 1) != sorted(one for one in theirs if one > 1):
-            return False
-        # A transposed operand of another function is as it should be.
-        return not self.relation.is_permuted(own, other)
-
-    def _layout_op(self, pair: OpPair, own: ValueId, other: ValueId) -> OpPair:
-        """The first op on the way to a value that brings it into an order that `a` has not."""
-        chain: list[ExecutedOp] = []
-        value = own
-        while (op := self.b.producer.get(value)) is not None and op.is_layout:
-            chain.append(op)
-            value = op.inputs[0]
-        for op in reversed(chain):
-            shape = self.b.shapes[op.outputs[0]]
-            known = self.relation.of.get(op.outputs[0], ())
-            if not any(self.a.shapes[one] == shape for one in known):
+            is_moved = self._is_rearranged(own, other) or self.relation.is_permuted(own, other)
+            if is_moved and not self.relation.is_same(own, other):
                 return replace(
                     pair,
                     kind="layout",
-                    a=self.a.producer.get(other, pair.a),
-                    b=op,
+                    a=self.a.producer.get(other, partner),
+                    b=maker,
                     value_a=other,
-                    value_b=op.outputs[0],
+                    value_b=own,
                 )
-        return replace(
-            pair,
-            kind="layout",
-            a=self.a.producer.get(other, pair.a),
-            b=chain[0],
-            value_a=other,
-            value_b=own,
-        )
-
-
-def _first_computed(ops: Sequence[ExecutedOp]) -> ExecutedOp | None:
-    """The first op that computes something: of a mask not `ones`, but what makes a triangle."""
-    computing = (op for op in ops if op.inputs and not op.is_layout)
-    return next(computing, ops[-1] if ops else None)
+        return None
 
 
 def _strength(op: ExecutedOp, partner: ExecutedOp | None) -> int:
     """Lower is stronger evidence that both diverge at an op."""
     if partner is None:
         return 2
-    # An op on a mask is often written in another way.
-    if function_of(op) in (
-        "invert",
-        "bitwisenot",
-        "logicalnot",
-        "eq",
-        "ne",
-        "gt",
-        "lt",
-        "ge",
-        "le",
-    ):
-        return 1
     return 0 if function_of(op) == function_of(partner) else 1
-
-
-def _slice(
-    graph: ExecutionGraph, ends: Iterable[ValueId], agreed: set[ValueId]
-) -> list[ExecutedOp]:
-    """The ops that lead to values without passing one that is the same, in order."""
-    found: dict[int, ExecutedOp] = {}
-    waiting = [value for value in ends if value not in agreed]
-    while waiting:
-        op = graph.producer.get(waiting.pop())
-        if op is None or op.id in found:
-            continue
-        found[op.id] = op
-        waiting += [value for value in op.inputs if value not in agreed]
-    return [found[number] for number in sorted(found)]
-
-
-def _with_views(graph: ExecutionGraph, agreed: set[ValueId]) -> set[ValueId]:
-    """Values that are the same, with the inputs and whole views of them."""
-    found = {*agreed, *graph.inputs}
-    for op in graph.ops:
-        if op.is_layout and op.inputs and op.inputs[0] in found:
-            whole = _count(graph.shapes[op.inputs[0]])
-            found.update(one for one in op.outputs if _count(graph.shapes[one]) == whole)
-    return found
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-_SAME_FUNCTION = {
-    "truediv": "div",
-    "divide": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "bmm": "matmul",
-    "mm": "matmul",
-    "einsum": "matmul",
-    "maskedfill": "where",
-    "concat": "cat",
-    "concatenate": "cat",
-    "neg": "mul",
-    "square": "pow",
-}
-_OPERATORS = frozenset(
-    {"add", "sub", "mul", "truediv", "matmul", "pow", "and", "or", "xor", "floordiv", "mod"}
-)
-
-
-def function_of(op: ExecutedOp) -> str:
-    """What an op computes, however it was written: `+`, `+=` and `torch.add` are one."""
-    name = op.function.replace("_", "").lower()
-    if name[:1] in ("r", "i") and name[1:] in _OPERATORS:
-        name = name[1:]
-    return _SAME_FUNCTION.get(name, name)
-
-
-def settings_differ(one: ExecutedOp, other: ExecutedOp) -> bool:
-    """Whether two ops have different arguments, as far as their text shows."""
-    return {text for _, text in one.settings} != {text for _, text in other.settings}

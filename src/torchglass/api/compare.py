@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.api.explore import tensors_of_target
 from torchglass.errors import TargetError
 from torchglass.records.model import Model
-from torchglass.targets.names import resolve
+from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import is_run, open_reader, read, reader_of_result
 
 if TYPE_CHECKING:
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
 
     from torchglass.records.comparison import ExecutionComparison
     from torchglass.results.comparison import Comparison
-    from torchglass.whatif.execution import Forward, Recorded
+    from torchglass.whatif.execution import Execution
+    from torchglass.whatif.forward import Runnable
 
     Tensors = Mapping[str, Callable[[], torch.Tensor]]
+
+_LOOKED_THROUGH = (
+    "both ran in float32 on the same rounded weights: half precision hides small differences"
+)
 
 
 def compare(
@@ -40,7 +46,8 @@ def compare(
     may have different dtypes. Both models, their buffers and the random state stay as they are.
 
     Args:
-        a: The reference: a model, a checkpoint or its path, a trace, a run, an exported program.
+        a: The reference: a model, a checkpoint or its path, a trace, a run, an exported program
+            (`.pt2`), or an ONNX file (`.onnx`, which needs `torchglass[onnx]`).
         b: What is compared with it, of any of these kinds.
         *inputs: Positional arguments of both forwards.
         names: Paths of modules of `a` by those of `b`, where you know them.
@@ -67,10 +74,10 @@ def compare(
     from torchglass.results.comparison import Comparison
     from torchglass.whatif.tensor_changes import compare_weights
 
-    first, second = resolve(a), resolve(b)
-    if _is_run(first) and _is_run(second) and not inputs and not kwargs:
-        return _compare_runs(first, second)
     ran = bool(inputs or kwargs)
+    first, second = _loaded(resolve(a), ran), _loaded(resolve(b), ran)
+    if _is_run(first) and _is_run(second) and not ran:
+        return _compare_runs(first, second)
     forwards = _forwards(first, second, inputs, kwargs) if ran or _are_traces(a, b) else None
     models = _model(first, unsafe), _model(second, unsafe)
     tensors = tensors_of_target(first, unsafe), tensors_of_target(second, unsafe)
@@ -84,6 +91,15 @@ def compare(
         notes=list(_notes(values, tensors, ran)),
         source_lines=_lines(execution),
     )
+
+
+def _loaded(target: object, ran: bool) -> object:
+    """A target; an exported program that must run is read from its file."""
+    if not (ran and isinstance(target, Path) and target.suffix == ".pt2"):
+        return target
+    import torch
+
+    return torch.export.load(target).module()
 
 
 def _is_run(target: object) -> bool:
@@ -115,12 +131,23 @@ def _compare_runs(a: object, b: object) -> Comparison:
     return Comparison(names, compare_models(*models), rows=rows, notes=notes)
 
 
-def _compare_forwards(a: Forward | Recorded, b: Forward | Recorded) -> ExecutionComparison:
-    """Run both, measure the rounding of `a`, and find where they diverge."""
+def _compare_forwards(a: Runnable, b: Runnable) -> ExecutionComparison:
+    """Where two forwards diverge; half precision is compared in float32 first."""
+    from torchglass.whatif.forward import in_float32
+
+    copies = in_float32(a, b)
+    if copies is not None:
+        found = _compare_executions(*copies)
+        if found.divergence is not None:
+            return replace(found, notes=(*found.notes, _LOOKED_THROUGH))
+    return _compare_executions(a, a.execute(), b.execute())
+
+
+def _compare_executions(a: Runnable, first: Execution, second: Execution) -> ExecutionComparison:
+    """Measure the rounding of `a`, and find where both diverge."""
     from torchglass.whatif.divergence import compare_executions
     from torchglass.whatif.divergence_report import describe
 
-    first, second = a.execute(), b.execute()
     a.measure_noise(first, max(first.eps, second.eps))
     return describe(compare_executions(first, second))
 
@@ -133,21 +160,24 @@ def _are_traces(*targets: object) -> bool:
 
 def _forwards(
     a: object, b: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Forward | Recorded, Forward | Recorded]:
+) -> tuple[Runnable, Runnable]:
     return _forward(a, args, kwargs), _forward(b, args, kwargs)
 
 
-def _forward(
-    target: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Forward | Recorded:
+def _forward(target: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Runnable:
     import torch
     from torch import nn
 
     from torchglass.results.trace import Trace
-    from torchglass.whatif.execution import Forward, Recorded, execution_of
+    from torchglass.whatif.execution import execution_of
+    from torchglass.whatif.forward import Forward, Recorded
 
     if isinstance(target, Trace):
         return Recorded(execution_of(target.record, target.saved_tensors, target.captured))
+    if isinstance(target, Path) and target.suffix == ONNX_SUFFIX:
+        from torchglass.whatif.onnx_model import OnnxForward
+
+        return OnnxForward(target, args, kwargs)
     if isinstance(target, torch.export.ExportedProgram):
         target = target.module()
     if isinstance(target, nn.Module):

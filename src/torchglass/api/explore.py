@@ -23,7 +23,7 @@ from torchglass.records.model import Model, join_path
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
 from torchglass.results.report import measures
-from torchglass.targets.names import resolve
+from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,
     hold,
@@ -458,6 +458,10 @@ def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[],
     """Functions that load the tensors of a target, by dotted name; a record has none."""
     from torchglass.capture.tensor.description import constant
 
+    if isinstance(target, Path) and target.suffix == ONNX_SUFFIX:
+        from torchglass.whatif.onnx_model import weights
+
+        target = weights(target)
     if _is_checkpoint(target):
         from torchglass.capture.model.checkpoints import StoredTensors
 

@@ -18,7 +18,7 @@ class ExecutedOp:
     """One operation: what it read and what it returned."""
 
     id: int
-    """Its index in the execution."""
+    """Its number; `ExecutionGraph.position` is its place."""
     function: str
     label: str = ""
     """Its name, if it has one other than the function."""
@@ -31,6 +31,10 @@ class ExecutedOp:
     outputs: tuple[ValueId, ...] = ()
     is_layout: bool = False
     """Whether it only changes the view of a tensor, not its values."""
+    step_of: str = ""
+    """The fused function that it is a step of, if it is one."""
+    completes: str = ""
+    """That function, if it is its last step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,11 @@ class ExecutionGraph:
     def producer(self) -> Mapping[ValueId, ExecutedOp]:
         """The op that returned each value; inputs and weights have none."""
         return {value: op for op in self.ops for value in op.outputs}
+
+    @cached_property
+    def position(self) -> Mapping[int, int]:
+        """By number of an op: its place in the order in which they ran."""
+        return {op.id: place for place, op in enumerate(self.ops)}
 
     @cached_property
     def consumers(self) -> Mapping[ValueId, list[ExecutedOp]]:

@@ -26,9 +26,10 @@ from typing import Any
 from torchglass.errors import TargetError
 
 RUN_SUFFIX = ".glass"
+ONNX_SUFFIX = ".onnx"
 
 _MOST_NAMES = 12
-_TARGET_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt")
+_TARGET_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt", ONNX_SUFFIX)
 _KINDS = (
     f"FILE.py:NAME, MODULE:NAME, a checkpoint (.safetensors, .pt, .pt2) or a run (*{RUN_SUFFIX})"
 )

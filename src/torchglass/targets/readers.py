@@ -15,7 +15,7 @@ from torchglass.records.model import Model
 from torchglass.records.run import Document, Reader, RunRecord
 from torchglass.records.trace import Value
 from torchglass.results.report import measures
-from torchglass.targets.names import RUN_SUFFIX, resolve
+from torchglass.targets.names import ONNX_SUFFIX, RUN_SUFFIX, resolve
 
 if TYPE_CHECKING:
     from torchglass.results.trace import Trace
@@ -80,6 +80,10 @@ def read(target: object, *, unsafe: bool = False) -> Model:
     if is_run(target):
         with closing(open_reader(target)) as reader:
             return reader.model()
+    if target.suffix == ONNX_SUFFIX:
+        from torchglass.whatif.onnx_model import weights
+
+        return replace(read(weights(target)), name=target.stem)
     from torchglass.capture.model.checkpoints import read_checkpoint
 
     return read_checkpoint(target, unsafe=unsafe)

@@ -1,33 +1,42 @@
 """Finds where two executions diverge, even if one splits up what the other computes in one op.
 
-A port may write `softmax(q @ k.T / sqrt(d)) @ v` where the other model calls one function. What it
-computes on the way is compared with the same steps of that function.
+A port may write `softmax(q @ k.T / sqrt(d)) @ v` where the other model calls one function: such a
+function is replaced by its steps. Which op is wrong is found by experiment: `b` runs on with what
+`a` computed in place of one of its own values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
-from torchglass.analyse.divergence import (
-    OpPair,
-    first_divergence,
-    function_of,
-    settings_differ,
-)
+from torchglass.analyse.divergence import OpPair, first_divergence
+from torchglass.analyse.op_chains import function_of, settings_differ
 from torchglass.capture.tensor.description import iter_tensors
-from torchglass.records.comparison import ExecutedOp, ValueId
+from torchglass.records.comparison import ExecutedOp, ExecutionGraph, ValueId
 from torchglass.whatif.execution import Execution
-from torchglass.whatif.value_match import ValueMatcher, match_executions, relative_distance
+from torchglass.whatif.fused_steps import steps_of
+from torchglass.whatif.value_match import (
+    ValueMatcher,
+    match_executions,
+    parts_like,
+    permutations,
+    relative_distance,
+)
 
 _NEAR = 0.05
 """Ops with different arguments whose results are closer than this are run on the same operands."""
 _EFFECT = 5e-7
 """The least effect of different arguments in float64: above the error of float32 inside an op."""
+_ENOUGH = 6
+"""Values that agree again after one was replaced: then it was the one that is wrong."""
+_FEW = 4
+_MOST_STEPS = 40
+"""Ops that run again after a value was replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,19 @@ class Parting:
     matcher: ValueMatcher
 
 
+@dataclass(kw_only=True)
+class Replayed:
+    """What `b` computes with another value in place of one of its own."""
+
+    matched: int = 0
+    open: set[ValueId] = field(default_factory=set)
+    """Values that `a` has not, and from which nothing was computed yet that `a` has."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.matched >= _ENOUGH or (self.matched > 0 and not self.open)
+
+
 class Relation:
     """The values that two executions have in common, as the search asks for them."""
 
@@ -52,6 +74,14 @@ class Relation:
     @property
     def of(self) -> Mapping[ValueId, Sequence[ValueId]]:
         return self.matcher.matches.of
+
+    @property
+    def graphs(self) -> tuple[ExecutionGraph, ExecutionGraph]:
+        return self.matcher.a.graph, self.matcher.b.graph
+
+    @property
+    def can_replay(self) -> bool:
+        return bool(self.matcher.b.rerun)
 
     def is_same(self, b: ValueId, a: ValueId) -> bool:
         return self.matcher.is_same(b, a)
@@ -65,29 +95,137 @@ class Relation:
             return True
         return bool(parts) and self.matcher.is_joined(b, parts)
 
+    def fits(self, b: ValueId, a: ValueId) -> bool:
+        given = _in_shape_of(self.matcher.a.values[a], self.matcher.b.values[b])
+        return next(given, None) is not None
+
     def match_permuted(self, b: ValueId) -> bool:
         return self.matcher.match_permuted(b)
 
-    def expand(self, a: ExecutedOp, b: Iterable[ValueId]) -> bool:
-        """Compute what is inside of a fused op, and look for values of `b` there."""
-        execution = self.matcher.a
-        inside = list(_values_inside(function_of(a), execution.arguments.get(a.id)))
-        if not inside:
+    def expand(self, side: Literal["a", "b"], op: ExecutedOp, wanted: Iterable[ValueId]) -> bool:
+        """Put the steps of a fused op in its place, and look for values of `b` among them."""
+        execution = self.matcher.a if side == "a" else self.matcher.b
+        called = execution.arguments.get(op.id)
+        steps = [] if called is None else steps_of(function_of(op), called.args, called.kwargs)
+        if len(steps) < 2:
             return False
         start = len(execution.values)
-        execution.values += inside
-        noise = max((execution.noise.get(one, 0.0) for one in a.inputs), default=0.0)
-        noises = dict(execution.noise)
-        noises.update((start + at, noise) for at in range(len(inside)))
-        execution.noise = noises
-        shapes = tuple(tuple(one.shape) for one in inside)
-        execution.graph = replace(execution.graph, shapes=execution.graph.shapes + shapes)
-        self.matcher.add_candidates(range(start, len(execution.values)))
-        wanted = [value for value in b if value not in self.of]
-        found = [
-            self.matcher.match(value) or self.matcher.match_permuted(value) for value in wanted
-        ]
-        return any(found)
+        execution.replace_op(op, steps)
+        new = range(start, len(execution.values))
+        if side == "a":
+            self.matcher.add_candidates(new)
+        else:
+            wanted = [*wanted, *new]
+        for one in wanted:
+            if one not in self.of and not self.matcher.match(one):
+                self.matcher.match_permuted(one)
+        return True
+
+    def replay(
+        self,
+        value: ValueId,
+        other: tuple[Literal["a", "b"], ValueId],
+        ops: Sequence[ExecutedOp],
+        known: tuple[set[ValueId], set[ValueId]],
+    ) -> Replayed:
+        """Run ops of `b` with a value replaced; `known` are values of `a` and `b` that agree."""
+        side, number = other
+        given = (self.matcher.a if side == "a" else self.matcher.b).values[number]
+        best = Replayed()
+        for tensor in _in_shape_of(given, self.matcher.b.values[value]):
+            found = _ReplayRun(self.matcher, known).run({value: tensor}, ops)
+            if (found.is_clean, found.matched) > (best.is_clean, best.matched):
+                best = found
+            if best.is_clean:
+                break
+        return best
+
+
+class _ReplayRun:
+    """Runs ops of `b` on changed values, and looks for their results in `a`."""
+
+    def __init__(self, matcher: ValueMatcher, known: tuple[set[ValueId], set[ValueId]]) -> None:
+        self.matcher = matcher
+        self.known_a, self.known_b = known
+        self.result = Replayed()
+
+    def run(self, values: dict[ValueId, torch.Tensor], ops: Sequence[ExecutedOp]) -> Replayed:
+        count = 0
+        for op in ops:
+            if not any(value in values for value in op.inputs):
+                continue
+            # What also reads other values that differ cannot agree.
+            if not all(value in values or value in self.known_b for value in op.inputs):
+                continue
+            count += 1
+            if count > _MOST_STEPS or self.result.matched >= _ENOUGH:
+                break
+            self._run(op, values)
+        return self.result
+
+    def _run(self, op: ExecutedOp, values: dict[ValueId, torch.Tensor]) -> None:
+        run = self.matcher.b.rerun.get(op.id)
+        if run is None:
+            return
+        try:
+            results = list(iter_tensors(run(values)))
+        except Exception:  # noqa: BLE001 - an op may not take what another model computes
+            self.result.open.add(-1)
+            return
+        is_found = False
+        for value, tensor in zip(op.outputs, results, strict=False):
+            values[value] = tensor.detach()
+            is_found |= not op.is_layout and self._is_in_a(tensor)
+        if op.is_layout:
+            if any(one in self.result.open for one in op.inputs):
+                self.result.open.difference_update(op.inputs)
+                self.result.open.update(op.outputs)
+        elif is_found:
+            self.result.matched += 1
+            self._close(op)
+        else:
+            self.result.open.update(op.outputs[:1])
+
+    def _is_in_a(self, tensor: torch.Tensor) -> bool:
+        # Few values, or whole numbers as in a mask, may be the same by chance.
+        if not tensor.is_floating_point() or tensor.numel() < _FEW or not tensor.any():
+            return False
+        return self.matcher.find(tensor, self.known_a) is not None
+
+    def _close(self, op: ExecutedOp) -> None:
+        """What led to a value that agrees is right, too."""
+        waiting = [*op.inputs]
+        while waiting:
+            value = waiting.pop()
+            producer = self.matcher.b.graph.producer.get(value)
+            if value in self.result.open:
+                self.result.open.discard(value)
+            elif value in self.known_b:
+                continue
+            if producer is not None and value not in self.known_b:
+                waiting += producer.inputs
+
+
+def _in_shape_of(tensor: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor, or a part of it, in the shape and dtype of another: all ways that may be meant."""
+    if tensor.is_complex() != like.is_complex() or not tensor.numel():
+        return
+    if tensor.is_floating_point() and not like.is_floating_point() and (tensor % 1).any():
+        return
+    sizes = [size for size in like.shape if size != 1]
+    if [size for size in tensor.shape if size != 1] == sizes:
+        ways = [tensor.reshape(like.shape)]
+    elif tensor.numel() == like.numel():
+        orders = permutations(tuple(tensor.shape), tuple(like.shape))
+        ways = [tensor.permute(order).reshape(like.shape) for order in orders]
+    else:
+        ways = [part.reshape(like.shape) for part in parts_like(tensor, like)]
+    for way in ways:
+        fitted = way.to(device=like.device, dtype=like.dtype)
+        yield fitted
+        if fitted.dtype == torch.bool:
+            # A mask says what it hides, or what it shows.
+            yield ~fitted
 
 
 def compare_executions(a: Execution, b: Execution) -> Parting:
@@ -96,7 +234,7 @@ def compare_executions(a: Execution, b: Execution) -> Parting:
     matcher = match_executions(a, b, inputs)
     pairs = list(_paired_outputs(a, b))
     apart = [(own, other) for own, other in pairs if not _agrees(matcher, own, other)]
-    pair = first_divergence(a.graph, b.graph, Relation(matcher), apart) if apart else None
+    pair = first_divergence(Relation(matcher), apart) if apart else None
     subtle = _first_subtle(matcher, pair)
     outputs = tuple(
         (_output_distance(matcher, own, other), matcher.tolerance(other)) for own, other in pairs
@@ -130,8 +268,14 @@ def _output_distance(matcher: ValueMatcher, own: ValueId, other: ValueId) -> flo
     return relative_distance(one.reshape(-1), two.reshape(-1))
 
 
+def _place(matcher: ValueMatcher, pair: OpPair | None) -> int:
+    """The number of ops of `b` before the divergence."""
+    ops = matcher.b.graph.ops
+    return len(ops) if pair is None or pair.b is None else matcher.b.graph.position[pair.b.id]
+
+
 def _count_same(matcher: ValueMatcher, pair: OpPair | None) -> int:
-    last = pair.b.id if pair is not None and pair.b is not None else len(matcher.b.graph.ops)
+    last = _place(matcher, pair)
     return sum(
         any(value in matcher.matches.of for value in op.outputs)
         for op in matcher.b.graph.ops[:last]
@@ -145,13 +289,11 @@ def _first_subtle(matcher: ValueMatcher, found: OpPair | None) -> OpPair | None:
     Its counterpart runs on the same operands, so that no rounding of earlier ops is in between.
     """
     by_output = matcher.a.graph.producer
-    known = {one for values in matcher.matches.of.values() for one in values}
-    last = found.b.id if found is not None and found.b is not None else len(matcher.b.graph.ops)
-    for op in matcher.b.graph.ops[:last]:
+    for op in matcher.b.graph.ops[: _place(matcher, found)]:
         if op.is_layout or not op.outputs:
             continue
         for partner in _counterparts(matcher, op, by_output):
-            if settings_differ(op, partner) and _computes_other(matcher, op, partner, known):
+            if settings_differ(op, partner) and _computes_other(matcher, op, partner):
                 return OpPair(
                     kind="arguments",
                     a=partner,
@@ -185,17 +327,13 @@ def _counterparts(
             yield one
 
 
-def _computes_other(
-    matcher: ValueMatcher, op: ExecutedOp, partner: ExecutedOp, found: set[ValueId]
-) -> bool:
+def _computes_other(matcher: ValueMatcher, op: ExecutedOp, partner: ExecutedOp) -> bool:
     """Whether the arguments of two ops matter: both run on the operands of `b`, in float64."""
     own = matcher.b.values[op.outputs[0]]
     there = matcher.a.values[partner.outputs[0]]
     if own.shape != there.shape:
         return False
-    # Values that have a counterpart elsewhere are not compared with each other.
-    is_orphan = op.outputs[0] not in matcher.matches.of and partner.outputs[0] not in found
-    if not is_orphan and relative_distance(own, there) > _NEAR:
+    if relative_distance(own, there) > _NEAR:
         return False
     run, other_run = matcher.b.rerun.get(op.id), matcher.a.rerun.get(partner.id)
     if run is None or other_run is None or not own.is_floating_point():
@@ -215,187 +353,3 @@ def _computes_other(
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-Arguments = Callable[[], tuple[Sequence[Any], Mapping[str, Any]]]
-
-
-def _values_inside(function: str, arguments: Arguments | None) -> Iterator[torch.Tensor]:
-    """The steps of a fused op; none if it is not one, or if its arguments are not known."""
-    if function not in _STEPS or arguments is None:
-        return
-    args, kwargs = arguments()
-    given = {**dict(zip(_SIGNATURES[function], args, strict=False)), **kwargs}
-    try:
-        with torch.no_grad():
-            yield from (one.detach() for one in _STEPS[function](given))
-    except Exception:  # noqa: BLE001 - a form of the op that is not written down here
-        return
-
-
-def _linear(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    yield given["input"] @ given["weight"].T
-
-
-def _attention(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    query, key = given["query"], given["key"]
-    scale = given.get("scale") or query.shape[-1] ** -0.5
-    if given.get("enable_gqa"):
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        yield key
-        yield given["value"].repeat_interleave(query.shape[-3] // given["value"].shape[-3], -3)
-    yield query * scale
-    yield query @ key.transpose(-1, -2)
-    scores = query @ key.transpose(-1, -2) * scale
-    yield scores
-    mask = given.get("attn_mask")
-    if given.get("is_causal"):
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        yield mask
-        yield ~mask
-    if mask is not None and mask.dtype == torch.bool:
-        yield torch.zeros_like(scores).masked_fill(~mask, -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-        yield scores
-    yield from _softmax({"input": scores, "dim": -1})
-    yield scores.softmax(-1)
-
-
-def _softmax(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values, dim = given["input"], given.get("dim", -1)
-    largest = values.amax(dim, keepdim=True)
-    yield largest
-    yield values - largest
-    powers = (values - largest).exp()
-    yield powers
-    yield powers.sum(dim, keepdim=True)
-
-
-def _layer_norm(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values, eps = given["input"], given.get("eps", 1e-5)
-    dims = tuple(range(-len(given["normalized_shape"]), 0))
-    yield from _normalized(values, dims, eps, given)
-
-
-def _normalized(
-    values: torch.Tensor, dims: tuple[int, ...], eps: float, given: Mapping[str, Any]
-) -> Iterator[torch.Tensor]:
-    mean = values.mean(dims, keepdim=True)
-    centered = values - mean
-    variance = centered.square().mean(dims, keepdim=True)
-    yield from (mean, centered, centered.square(), variance, variance + eps)
-    yield from ((variance + eps).sqrt(), (variance + eps).rsqrt())
-    normal = centered * (variance + eps).rsqrt()
-    yield normal
-    if given.get("weight") is not None:
-        yield normal * given["weight"]
-
-
-def _rms_norm(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values = given["input"]
-    dims = tuple(range(-len(given["normalized_shape"]), 0))
-    eps = given.get("eps") or torch.finfo(values.dtype).eps
-    square = values.square().mean(dims, keepdim=True)
-    yield from (
-        values.square(),
-        square,
-        square + eps,
-        (square + eps).sqrt(),
-        (square + eps).rsqrt(),
-    )
-    yield values * (square + eps).rsqrt()
-
-
-def _batch_norm(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values = given["input"]
-    if given.get("training"):
-        return
-    shape = (1, -1) + (1,) * (values.dim() - 2)
-    mean, variance = (given[name].view(shape) for name in ("running_mean", "running_var"))
-    eps = given.get("eps", 1e-5)
-    yield from (values - mean, variance + eps, (variance + eps).sqrt(), (variance + eps).rsqrt())
-    yield (values - mean) * (variance + eps).rsqrt()
-    if given.get("weight") is not None:
-        scale = given["weight"].view(shape) * (variance + eps).rsqrt()
-        yield from (scale, values * scale)
-
-
-def _gelu(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values = given["input"]
-    if given.get("approximate", "none") == "tanh":
-        inner = math.sqrt(2 / math.pi) * (values + 0.044715 * values**3)
-        yield from (values**3, 0.044715 * values**3, values + 0.044715 * values**3, inner)
-        yield from (inner.tanh(), 1 + inner.tanh(), 0.5 * (1 + inner.tanh()))
-    else:
-        error = torch.erf(values / math.sqrt(2))
-        yield from (values / math.sqrt(2), error, 1 + error, 0.5 * (1 + error))
-    yield 0.5 * values
-
-
-def _group_norm(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    values = given["input"]
-    groups = values.reshape(len(values), given["num_groups"], -1)
-    yield groups
-    yield from _normalized(groups, (-1,), given.get("eps", 1e-5), {})
-    if given.get("weight") is not None:
-        mean = groups.mean(-1, keepdim=True)
-        variance = groups.var(-1, unbiased=False, keepdim=True) + given.get("eps", 1e-5)
-        normal = ((groups - mean) * variance.rsqrt()).reshape(values.shape)
-        shape = (1, -1) + (1,) * (values.dim() - 2)
-        yield normal * given["weight"].view(shape)
-
-
-def _multihead(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Self-attention, as the fused kernel computes it."""
-    values, heads = given["query"], given["num_head"]
-    yield from _linear({"input": values, "weight": given["qkv_weight"]})
-    together = torch.nn.functional.linear(values, given["qkv_weight"], given["qkv_bias"])
-    yield together
-    query, key, value = (
-        one.view(*one.shape[:2], heads, -1).transpose(1, 2) for one in together.chunk(3, -1)
-    )
-    yield from (query, key, value)
-    yield from _attention({"query": query, "key": key, "value": value})
-    result = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-    yield from (result, result.transpose(1, 2).flatten(2))
-
-
-def _silu(given: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    yield given["input"].sigmoid()
-
-
-_STEPS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[torch.Tensor]]] = {
-    "linear": _linear,
-    "scaleddotproductattention": _attention,
-    "softmax": _softmax,
-    "layernorm": _layer_norm,
-    "rmsnorm": _rms_norm,
-    "batchnorm": _batch_norm,
-    "groupnorm": _group_norm,
-    "nativemultiheadattention": _multihead,
-    "gelu": _gelu,
-    "silu": _silu,
-}
-_SIGNATURES: Mapping[str, Sequence[str]] = {
-    "linear": ("input", "weight", "bias"),
-    "scaleddotproductattention": (
-        *("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
-        "scale",
-    ),
-    "softmax": ("input", "dim"),
-    "layernorm": ("input", "normalized_shape", "weight", "bias", "eps"),
-    "rmsnorm": ("input", "normalized_shape", "weight", "eps"),
-    "batchnorm": (
-        *("input", "running_mean", "running_var", "weight", "bias", "training", "momentum"),
-        "eps",
-    ),
-    "groupnorm": ("input", "num_groups", "weight", "bias", "eps"),
-    "nativemultiheadattention": (
-        *("query", "key", "value", "embed_dim", "num_head", "qkv_weight", "qkv_bias"),
-        *("proj_weight", "proj_bias"),
-    ),
-    "gelu": ("input", "approximate"),
-    "silu": ("input",),
-}
-"""The arguments by position, of what is not written in Python."""

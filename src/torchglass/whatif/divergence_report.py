@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torchglass.analyse.divergence import OpPair, function_of
+from dataclasses import replace
+
+from torchglass.analyse.divergence import OpPair
+from torchglass.analyse.op_chains import function_of
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.capture.tensor.moments import measure
 from torchglass.records.comparison import (
@@ -61,17 +64,7 @@ def _divergence(parting: Parting, pair: OpPair) -> Divergence:
 def _labelled(execution: Execution, op: ExecutedOp | None) -> ExecutedOp | None:
     if op is None:
         return None
-    return ExecutedOp(
-        id=op.id,
-        label=execution.label(op),
-        function=op.function,
-        path=op.path,
-        source=op.source,
-        settings=op.settings,
-        inputs=op.inputs,
-        outputs=op.outputs,
-        is_layout=op.is_layout,
-    )
+    return replace(op, label=execution.label(op))
 
 
 def _operands(execution: Execution, op: ExecutedOp | None) -> tuple[OperandStats, ...]:
@@ -111,15 +104,34 @@ def _reason(parting: Parting, pair: OpPair) -> str:
         return "b has the same values in a different order"
     if pair.kind == "result":
         return "the same op on the same operands returns a different result, as random ops do"
-    if pair.kind == "extra" and own is not None:
-        return f"a has no counterpart of b's {own.function}"
     if own is None or other is None:
+        return _one_sided_reason(parting, pair)
+    reasons = {
+        "arguments": f"different arguments: {_arguments(other, own)}",
+        "missing": f"b has no counterpart of a's {_function(other)}",
+        "extra": f"a has no counterpart of b's {_function(own)}",
+    }
+    if pair.kind not in reasons and function_of(own) == function_of(other):
+        return f"b's {_function(own)} returns different values than a's {_function(other)}"
+    return reasons.get(
+        pair.kind, f"b computes {_function(own)} where a computes {_function(other)}"
+    )
+
+
+def _function(op: ExecutedOp) -> str:
+    if op.completes or not op.step_of:
+        return op.completes or op.function
+    return f"{op.function} (inside {op.step_of})"
+
+
+def _one_sided_reason(parting: Parting, pair: OpPair) -> str:
+    """Why an op is named that has no counterpart among the ops of the other model."""
+    if pair.b is None:
         return "only one model runs it"
-    if pair.kind == "arguments":
-        return f"different arguments: {_arguments(other, own)}"
-    if pair.kind == "missing":
-        return f"b has no counterpart of a's {other.function}"
-    return f"b computes {own.function} where a computes {other.function}"
+    if pair.value_a is not None:
+        there = _name(parting.matcher.a, pair.value_a)
+        return f"b computes {pair.b.function} where a reads {there}"
+    return f"a has no counterpart of b's {pair.b.function}"
 
 
 def _operand_reason(parting: Parting, pair: OpPair, value: ValueId) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from torchglass.capture.trace.pass_recorder import Edit, tracing
 from torchglass.capture.trace.saved_tensors import Output
 from torchglass.records.comparison import ExecutedOp, ExecutionGraph, ValueId
 from torchglass.records.trace import OpId, OpRecord, TraceRecord
+from torchglass.whatif.fused_steps import FusedStep
 
 _POOL = 1 << 20
 """Random values that are drawn once and used for all tensors."""
@@ -37,6 +38,19 @@ _COPIES = frozenset({"clone"})
 _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "typeas"})
 _COARSEST = 2.0**-6
 """The relative step of 8-bit quantization, roughly."""
+
+
+Rerun = Callable[[Mapping[ValueId, torch.Tensor]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """What an op was called with."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    values: Mapping[int, ValueId]
+    """By id of a tensor among them: its value."""
 
 
 @dataclass(kw_only=True)
@@ -47,13 +61,9 @@ class Execution:
     values: list[torch.Tensor]
     eps: float
     """The relative step of the coarsest dtype that it computes in."""
-    rerun: Mapping[int, Callable[[Mapping[ValueId, torch.Tensor]], Any]] = field(
-        default_factory=dict
-    )
+    rerun: Mapping[int, Rerun] = field(default_factory=dict)
     """By op: runs it again on other tensors in place of the values it read."""
-    arguments: Mapping[int, Callable[[], tuple[Sequence[Any], Mapping[str, Any]]]] = field(
-        default_factory=dict
-    )
+    arguments: Mapping[int, CallArguments] = field(default_factory=dict)
     """By op: its arguments, tensors included."""
     noise: Mapping[ValueId, float] = field(default_factory=dict)
     """By value: how far rounding moves it, relative to its norm."""
@@ -69,9 +79,48 @@ class Execution:
 
     def label(self, op: ExecutedOp) -> str:
         """The name that the op has in a trace, such as "linear_3_7"."""
-        if self._structure is None:
+        if op.label or self._structure is None:
             return op.label or op.function
         return str(self._structure.labels[self.op_ids[op.id]])
+
+    def replace_op(self, op: ExecutedOp, steps: Sequence[FusedStep]) -> None:
+        """Put the steps of a fused op in its place."""
+        called = self.arguments[op.id]
+        values = dict(called.values)
+        reruns, arguments, noise = dict(self.rerun), dict(self.arguments), dict(self.noise)
+        read = max((noise.get(one, 0.0) for one in op.inputs), default=0.0)
+        first = 1 + max(one.id for one in self.graph.ops)
+        new: list[ExecutedOp] = []
+        for number, step in enumerate(steps, first):
+            inputs = tuple(values[id(one)] for one in step.inputs if id(one) in values)
+            outputs = op.outputs[:1]
+            if step is not steps[-1]:
+                start = len(self.values)
+                self.values += [one.detach() for one in step.results]
+                outputs = tuple(range(start, len(self.values)))
+                values.update((id(one), start + at) for at, one in enumerate(step.results))
+                noise.update(dict.fromkeys(outputs, read))
+            arguments[number] = CallArguments(step.args, step.kwargs, dict(values))
+            reruns[number] = rerun_of(step.run, arguments[number])
+            new.append(
+                replace(
+                    op,
+                    id=number,
+                    label=self.label(op),
+                    function=step.function,
+                    settings=(),
+                    inputs=inputs,
+                    outputs=outputs,
+                    is_layout=step.is_layout and len(inputs) == 1,
+                    step_of=op.step_of or op.function,
+                    completes="" if step is not steps[-1] else op.completes or op.function,
+                )
+            )
+        at = self.graph.position[op.id]
+        ops = (*self.graph.ops[:at], *new, *self.graph.ops[at + 1 :])
+        shapes = tuple(tuple(one.shape) for one in self.values)
+        self.graph = replace(self.graph, ops=ops, shapes=shapes)
+        self.noise, self.rerun, self.arguments = noise, reruns, arguments
 
     @cached_property
     def _structure(self) -> TraceStructure | None:
@@ -112,7 +161,7 @@ def execution_of(
     return Execution(
         graph=graph,
         values=reading.values,
-        eps=_eps(graph, reading.values),
+        eps=coarsest_step(graph, reading.values),
         rerun=reading.reruns,
         arguments=reading.arguments,
         ordinals=reading.ordinals,
@@ -137,8 +186,8 @@ class _PassReading:
         self.ops: list[ExecutedOp] = []
         self.inputs: list[ValueId] = []
         self.outputs: list[ValueId] = []
-        self.reruns: dict[int, Callable[[Mapping[ValueId, torch.Tensor]], Any]] = {}
-        self.arguments: dict[int, Callable[[], tuple[Sequence[Any], Mapping[str, Any]]]] = {}
+        self.reruns: dict[int, Rerun] = {}
+        self.arguments: dict[int, CallArguments] = {}
         self.ordinals: dict[int, int] = {}
         self.op_ids: list[OpId] = []
         self._by_output: dict[tuple[OpId, int], ValueId] = {}
@@ -185,20 +234,9 @@ class _PassReading:
         if event is None or op.writes:
             return
 
-        def rerun(replaced: Mapping[ValueId, torch.Tensor]) -> Any:
-            by_id = {
-                id(_argument(event.args, event.kwargs, place)): replaced[value]
-                for place, value in read
-                if value in replaced
-            }
-            args, kwargs = tree_map_only(
-                torch.Tensor, lambda one: by_id.get(id(one), one), (event.args, dict(event.kwargs))
-            )
-            with torch.no_grad():
-                return event.function(*args, **kwargs)
-
-        self.reruns[number] = rerun
-        self.arguments[number] = lambda: (event.args, event.kwargs)
+        values = {id(_argument(event.args, event.kwargs, place)): value for place, value in read}
+        arguments = self.arguments[number] = CallArguments(event.args, event.kwargs, values)
+        self.reruns[number] = rerun_of(event.function, arguments)
 
     def _read(self, op: OpRecord) -> Iterator[tuple[str, ValueId]]:
         """The values that an op read, with their places, and what was written into them."""
@@ -244,6 +282,21 @@ class _PassReading:
         return len(self.values) - 1
 
 
+def rerun_of(function: Callable[..., Any], arguments: CallArguments) -> Rerun:
+    """What runs an op again with other tensors in place of some of its values."""
+
+    def rerun(replaced: Mapping[ValueId, torch.Tensor]) -> Any:
+        def other(tensor: torch.Tensor) -> torch.Tensor:
+            value = arguments.values.get(id(tensor), -1)
+            return replaced.get(value, tensor)
+
+        args, kwargs = tree_map_only(torch.Tensor, other, (arguments.args, dict(arguments.kwargs)))
+        with torch.no_grad():
+            return function(*args, **kwargs)
+
+    return rerun
+
+
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: str) -> torch.Tensor | None:
     """The tensor at a place such as "0", "weight" or "tensors.1"."""
     first, *rest = place.split(".")
@@ -260,7 +313,7 @@ def _is_comparable(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _eps(graph: ExecutionGraph, values: Sequence[torch.Tensor]) -> float:
+def coarsest_step(graph: ExecutionGraph, values: Sequence[torch.Tensor]) -> float:
     """The relative step of the coarsest dtype of what ops return."""
     steps = [
         torch.finfo(values[value].dtype).eps
@@ -363,49 +416,3 @@ def estimated_noise(execution: Execution, eps: float) -> dict[ValueId, float]:
         for value in op.outputs:
             noise[value] = read if op.is_layout else math.hypot(read, 2 * eps)
     return noise
-
-
-class Forward:
-    """A model with inputs: something that can be run, and run again with changed rounding."""
-
-    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.model = model
-        self.args, self.kwargs = inputs_for(model, args, kwargs)
-
-    def execute(self) -> Execution:
-        return execute(self.model, self.args, self.kwargs)
-
-    def measure_noise(self, execution: Execution, eps: float) -> None:
-        execution.noise = rounding_noise(execution, self.model, self.args, self.kwargs, eps)
-
-
-class Recorded:
-    """A forward that ran before, of which a trace is left."""
-
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
-
-    def execute(self) -> Execution:
-        return self._execution
-
-    def measure_noise(self, execution: Execution, eps: float) -> None:
-        execution.noise = estimated_noise(execution, eps)
-        execution.is_measured = False
-
-
-def inputs_for(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs on the device of a model, and in its dtype if it has one alone."""
-    floats = {one.dtype for one in model.parameters() if one.is_floating_point()}
-    dtype = floats.pop() if len(floats) == 1 else None
-    device = next((one.device for one in model.parameters()), None)
-
-    def fit(tensor: torch.Tensor) -> torch.Tensor:
-        wanted = dtype if tensor.is_floating_point() else None
-        return tensor.to(device=device, dtype=wanted)
-
-    fitted: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
-        torch.Tensor, fit, (tuple(args), dict(kwargs))
-    )
-    return fitted

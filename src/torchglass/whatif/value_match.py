@@ -127,9 +127,15 @@ class ValueMatcher:
             for a in self.matches.of[view_of]:
                 self.matches.add(b, a, self.matches.distance[view_of, a])
         else:
-            mine = self.b.values[b].reshape(-1)
+            tensor = self.b.values[b]
             for a in self._candidates(b):
-                self._try(b, a, mine, self.a.values[a].reshape(-1))
+                there = self.a.values[a]
+                if tensor.shape == there.shape:
+                    self._try(b, a, tensor, there)
+                else:
+                    self._try(b, a, tensor.reshape(-1), there.reshape(-1))
+                if b in self.matches.of:
+                    break
         for a in list(self.matches.of.get(b, ())):
             for other in self._flat_views.get(a, ()):
                 self.matches.add(b, other, self.matches.distance[b, a])
@@ -155,6 +161,17 @@ class ValueMatcher:
             return None
         return op.inputs[0] if one.data_ptr() == other.data_ptr() else None
 
+    def find(self, tensor: torch.Tensor, without: set[ValueId]) -> ValueId | None:
+        """A value of `a` that a tensor is the same as, in some order of dimensions."""
+        mine = _fingerprint(tensor).norm
+        for a in self._by_count.get(_kind(tensor), ()):
+            limit = self.tolerance(a) * mine + 1e-30
+            if a in without or abs(self._print(0, a).norm - mine) > limit:
+                continue
+            if self._is_permuted(tensor, a):
+                return a
+        return None
+
     def match_permuted(self, b: ValueId) -> bool:
         """Find a value of `b` in another order of dimensions, as channels last."""
         tensor = self.b.values[b]
@@ -162,16 +179,19 @@ class ValueMatcher:
             return False
         for a in self._of_same_norm(b):
             other = self.a.values[a]
-            for order in _permutations(tuple(tensor.shape), tuple(other.shape)):
+            for order in permutations(tuple(tensor.shape), tuple(other.shape)):
                 if self._looks_same(tensor.permute(order), other, self.tolerance(a)):
                     self._try(b, a, tensor.permute(order).reshape(-1), other.reshape(-1))
         return b in self.matches.of
 
     def is_permuted(self, b: ValueId, a: ValueId) -> bool:
         """Whether a value of `b` is one of `a` with its dimensions in some order."""
-        one, other = self.b.values[b], self.a.values[a]
+        return self._is_permuted(self.b.values[b], a)
+
+    def _is_permuted(self, one: torch.Tensor, a: ValueId) -> bool:
+        other = self.a.values[a]
         limit = self.tolerance(a)
-        orders = (tuple(range(one.dim())), *_permutations(tuple(one.shape), tuple(other.shape)))
+        orders = (tuple(range(one.dim())), *permutations(tuple(one.shape), tuple(other.shape)))
         return any(
             relative_distance(one.permute(order).reshape(-1), other.reshape(-1)) <= limit
             for order in orders
@@ -189,13 +209,7 @@ class ValueMatcher:
         small, large = self.b.values[b], self.a.values[a]
         if small.numel() > large.numel():
             small, large = large, small
-        if small.dim() != large.dim() or not small.numel():
-            return False
-        sizes = zip(small.shape, large.shape, strict=True)
-        axes = [axis for axis, (one, other) in enumerate(sizes) if one != other]
-        if len(axes) != 1 or large.shape[axes[0]] % small.shape[axes[0]]:
-            return False
-        parts = torch.split(large, small.shape[axes[0]], dim=axes[0])
+        parts = parts_like(large, small)
         limit = self.tolerance(a)
         return any(relative_distance(small, part) <= limit for part in parts)
 
@@ -229,12 +243,12 @@ class ValueMatcher:
             self.matches.add(b, a, distance)
 
     def _distance(self, b: ValueId, a: ValueId, one: torch.Tensor, other: torch.Tensor) -> float:
-        """The relative distance of two flat values; of weights, by a part of their elements."""
+        """The relative distance of two values; of weights, by a part of their elements."""
         if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
             return 0.0
-        if len(one) > _PART and b in self.b.graph.names:
-            step = len(one) // _PART
-            return relative_distance(one[::step], other[::step])
+        if one.numel() > _PART and b in self.b.graph.names:
+            step = one.numel() // _PART
+            return relative_distance(one.reshape(-1)[::step], other.reshape(-1)[::step])
         first, second = self._print(1, b), self._print(0, a)
         if first.is_plain and second.is_plain and one.dtype == other.dtype == torch.float32:
             size = max(first.norm, second.norm)
@@ -296,12 +310,14 @@ class ValueMatcher:
 
 
 def _kind(tensor: torch.Tensor) -> tuple[int, bool]:
-    return tensor.numel(), tensor.is_floating_point()
+    return tensor.numel(), tensor.is_complex()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """As float32 or more on the CPU, a complex one as pairs."""
+    """As float32 or more on the CPU, a complex one as pairs, a mask whether it hides or shows."""
     tensor = tensor.detach()
+    if tensor.dtype == torch.bool and tensor.numel():
+        tensor = tensor ^ tensor[(0,) * tensor.dim()]
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_quantized:
@@ -350,6 +366,9 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     else:
         where = _unraveled(tuple(tensor.shape))
         chosen = tensor.detach()[tuple(one.to(tensor.device) for one in where)]
+    if tensor.dtype == torch.bool:
+        chosen = chosen ^ tensor[(0,) * tensor.dim()]
+        return chosen.reshape(-1).float()
     return _plain(chosen).reshape(-1).float()
 
 
@@ -359,7 +378,7 @@ def _unraveled(shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _permutations(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def permutations(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The orders of dimensions that turn one shape into another, ones aside."""
     rest = tuple(size for size in wanted if size != 1)
     orders = (
@@ -371,6 +390,17 @@ def _permutations(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tupl
     return tuple(itertools.islice(orders, _MOST_PERMUTATIONS))
 
 
+def parts_like(large: torch.Tensor, small: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The slices of a tensor along one dimension that have the shape of another."""
+    if small.dim() != large.dim() or not small.numel():
+        return ()
+    sizes = zip(small.shape, large.shape, strict=True)
+    axes = [axis for axis, (one, other) in enumerate(sizes) if one != other]
+    if len(axes) != 1 or large.shape[axes[0]] % small.shape[axes[0]]:
+        return ()
+    return torch.split(large, small.shape[axes[0]], dim=axes[0])
+
+
 def relative_distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """The norm of the difference of two tensors over the larger norm; Inf where they mask others.
 
@@ -380,8 +410,6 @@ def relative_distance(one: torch.Tensor, other: torch.Tensor) -> float:
         return math.inf
     if not one.numel():
         return 0.0
-    if not one.is_floating_point() and not one.is_complex():
-        return 0.0 if torch.equal(one.cpu(), other.to(one.dtype).cpu()) else math.inf
     first, second = _plain(one), _plain(other)
     moved = torch.linalg.vector_norm(first - second)
     size = torch.maximum(torch.linalg.vector_norm(first), torch.linalg.vector_norm(second))
