@@ -172,11 +172,13 @@ def test_a_checkpoint_needs_no_code(folder: Path, capsys: pytest.CaptureFixture[
     assert "[6 params]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nothing_is_colored_in_a_pipe() -> None:
     assert "\x1b" not in shell("summary", "net.py:Net").stdout
     assert "\x1b" not in shell("--help").stdout
 
 
+@pytest.mark.slow
 def test_an_old_terminal_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 

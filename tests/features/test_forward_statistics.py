@@ -67,6 +67,7 @@ def test_the_snippet_that_reads_statistics_runs_as_printed(
     assert values == f"Value range: {x.min():.3f} to {x.max():.3f}"
 
 
+@pytest.mark.slow
 def test_the_snippet_that_explores_with_statistics_runs_as_printed() -> None:
     screen, code = python_in_terminal(MODEL + TWO_METHODS, (["Sequential", "Conv2d"], b"q"))
 

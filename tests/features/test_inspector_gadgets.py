@@ -541,6 +541,7 @@ def test_an_exception_of_the_forward_passes_and_what_was_seen_is_written(tmp_pat
     assert [result[path].calls[0].error for path in ("", "1")] == ["KeyError", "KeyError"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the inspection was not written")
 def test_a_script_that_dies_before_it_finishes_shows_its_own_error_alone() -> None:
     script = (

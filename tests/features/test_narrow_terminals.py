@@ -84,6 +84,7 @@ def test_a_file_has_all_columns(
     assert max(map(cell_len, printed.splitlines())) > 60
 
 
+@pytest.mark.slow
 def test_the_width_of_a_real_terminal_is_asked_for() -> None:
     command = [sys.executable, "-m", "torchglass", "flops", "net.py:Net", "--input", "2x4x8"]
 

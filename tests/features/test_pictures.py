@@ -334,6 +334,7 @@ def test_ctrl_c_ends_a_long_drawing_and_leaves_nothing_behind(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_fontconfig_says_of_the_machine_does_not_reach_the_user(tmp_path: Path) -> None:
     (tmp_path / "fonts.conf").write_text("<fontconfig><unheard-of/></fontconfig>")
     script = (

@@ -110,7 +110,7 @@ def test_wrong_arguments_say_what_is_possible(options: Any, message: str) -> Non
         tg.estimate(nn.Linear(2, 2), torch.ones(1, 2), **options)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
 def test_the_largest_batch_is_the_largest_that_memory_says_fits(optimizer: str) -> None:
     model = Stack(depth=2)
     found = tg.batch_size(
@@ -169,6 +169,7 @@ def test_planning_changes_nothing_about_the_model() -> None:
     assert all(one.grad is None for one in model.parameters())
 
 
+@pytest.mark.slow
 def test_the_allocator_of_a_gpu_takes_more_than_the_tensors() -> None:
     found = tg.batch_size(Stack(), torch.randn(4, 64), memory="t4", check=False)
     largest = max((one for one in found.trials if one.fits), key=lambda one: one.batch)

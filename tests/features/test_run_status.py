@@ -179,6 +179,7 @@ def test_a_program_without_a_with_block_tells_how_it_ended(
     assert ("own hook" in done.stdout) == (told != "finished")
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_told_at_once(tmp_path: Path) -> None:
     command = script(tmp_path, "print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -141,6 +141,7 @@ def defined(snippet: str, **given: Any) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_recorded_times_are_displayed_in_the_explorer() -> None:
     screen, code = python_in_terminal(TIMING, (["Linear", "time", "μs"], b"q"))
 

@@ -179,6 +179,7 @@ class StableDiffusionPipeline:
 """
 
 
+@pytest.mark.slow
 def test_a_part_of_a_pipeline_is_explored_after_the_pipeline_ran(tmp_path: Path) -> None:
     # The document's pipeline is gigabytes from another host: this one has its face.
     (tmp_path / "diffusers.py").write_text(PIPELINE, encoding="utf-8")

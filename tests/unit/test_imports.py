@@ -60,7 +60,9 @@ def test_the_public_names_do_not_wait_for_torch() -> None:
     assert loaded.isdisjoint({"torch", "textual", "starlette", "uvicorn", "pygraphviz"})
 
 
-@pytest.mark.parametrize("verb", ["guard(model)", "watch(model, save=':memory:')"])
+@pytest.mark.parametrize(
+    "verb", [pytest.param("guard(model)", marks=pytest.mark.slow), "watch(model, save=':memory:')"]
+)
 def test_a_verb_works_as_the_first_one_of_a_process(verb: str) -> None:
     loaded_after(f"""
 import warnings, torch, torchglass as tg

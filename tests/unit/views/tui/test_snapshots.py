@@ -52,7 +52,8 @@ def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     return compare
 
 
-THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
+LIGHT = pytest.param("glass-light", marks=pytest.mark.slow)
+THEMES = pytest.mark.parametrize("theme", ["glass-dark", LIGHT])
 SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
 DOWN = ("Z", "Z", "j", "j", "j", "z", "j", "j")
 
