@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from tests.architectures import LanguageModel, ResNet, UNet
 from tests.command_line import main
 
 
@@ -136,6 +138,48 @@ def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
     assert 1 < found.recompute_cost <= 4 / 3
 
 
+@pytest.mark.parametrize(
+    ("make", "sample", "optimizer"),
+    [
+        pytest.param(lambda: Stack(depth=4), torch.randn(8, 64), "adamw", id="mlp"),
+        pytest.param(lambda: ResNet((2, 1), 8), torch.randn(2, 3, 32, 32), "adam", id="resnet"),
+        pytest.param(lambda: UNet(4, 2), torch.randn(2, 3, 32, 32), "adamw", id="unet"),
+        pytest.param(
+            lambda: LanguageModel(2, 64), torch.zeros(2, 32, dtype=torch.long), "sgd", id="gpt"
+        ),
+        pytest.param(
+            lambda: LanguageModel(1, 64, experts=4),
+            torch.zeros(2, 32, dtype=torch.long),
+            "adamw",
+            id="mixture",
+        ),
+        pytest.param(
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+            ),
+            torch.randn(2, 3, 32, 32),
+            "adagrad",
+            id="convolution",
+        ),
+        pytest.param(
+            lambda: nn.TransformerEncoderLayer(64, 4, 256, batch_first=True),
+            torch.randn(2, 32, 64),
+            "rmsprop",
+            id="encoder",
+        ),
+    ],
+)
+def test_the_predicted_peak_is_within_two_percent_of_what_the_allocator_reports(
+    make: Callable[[], nn.Module], sample: torch.Tensor, optimizer: str
+) -> None:
+    torch.manual_seed(0)
+    found = tg.batch_size(make(), sample, memory="24MB", optimizer=optimizer)
+    # The step that checks is larger than those that the prediction has seen.
+    assert found.check is not None
+    assert found.check.batch > max(found.real_batches)
+    assert abs(found.check.error) < 0.02, f"{found.check.error:+.2%}"
+
+
 def test_a_model_that_does_not_fit_says_what_is_too_large() -> None:
     found = tg.batch_size(Stack(), torch.randn(4, 64), memory="1MB")
     assert found.batch == 0
@@ -203,3 +247,16 @@ def test_the_commands_print_the_answer_first_and_write_json(
     assert json.loads(capsys.readouterr().out)["batch"] > 8
     assert main(["batch-size", *model, "--memory", "lots"]) == 2
     assert "'lots' is not a size of memory. Use 24GB" in capsys.readouterr().err
+
+
+def test_a_model_that_no_machine_holds_is_created_without_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = tmp_path / "net.py"
+    net.write_text(
+        "from torch import nn\ndef huge():\n    return nn.Linear(10**6, 10**6)\n", encoding="utf-8"
+    )
+    main(["estimate", f"{net}:huge", "--fake", "--input", "8x1000000", "--device", "h100"])
+    printed = capsys.readouterr().out
+    assert "does not fit in one H100 SXM" in printed
+    assert "NVIDIA H100 Tensor Core GPU data sheet" in printed

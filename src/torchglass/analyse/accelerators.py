@@ -74,12 +74,12 @@ def _device(
         memory_bytes=gigabytes * _GB,
         bandwidth=gigabytes_per_second * 1e9,
         flops=rates,
-        source=source,
+        source=source.format(name.split(maxsplit=1)[0]),
     )
 
 
-_NVIDIA = "NVIDIA data sheet"
-_AMD = "AMD data sheet"
+_NVIDIA = "NVIDIA {} Tensor Core GPU data sheet"
+_AMD = "AMD Instinct {} accelerator data sheet"
 _ADA = "NVIDIA Ada architecture white paper"
 _AMPERE = "NVIDIA GA102 architecture white paper"
 ACCELERATORS: Mapping[str, Accelerator] = {

@@ -105,7 +105,8 @@ def batch_size(
 ) -> BatchSize:
     """Find the largest batch size whose training step fits into memory.
 
-    Steps are predicted from shapes; one real step checks the prediction where it is affordable.
+    Steps are predicted from shapes. Where it is affordable, two smaller real steps tell what
+    kernels take inside, which is in no tensor, and one real step checks the prediction.
 
     Args:
         model: A module; it may be on "meta".
@@ -119,7 +120,7 @@ def batch_size(
         precision: As for `estimate`. None: the dtype of the model.
         loss: Called with the output; backward starts from its result. None: the sum of the outputs.
         margin: The share of the memory that is kept free, for what is not predicted.
-        check: Run one real step, if the model has values and the step is affordable.
+        check: Run real steps, if the model has values and they are affordable.
         progress: Called with each batch size that was tried, since a large model takes a while.
 
     Returns:
@@ -159,6 +160,9 @@ def batch_size(
         progress=progress,
     )
     trials = search.search()
+    largest = max((one.batch for one in trials if one.fits), default=0)
+    if check and search.learn_scratch(largest):
+        trials = search.search()
     again = search.search(checkpoint=True)
     found = BatchSize(
         type(model).__name__,
@@ -169,6 +173,7 @@ def batch_size(
         recompute_cost=search.recompute_cost() if again else 1.0,
         optimizer=optimizer if isinstance(optimizer, str) else "",
         precision=precision or product_precision(model, None),
+        real_batches=[batch for batch, _ in search.scratch],
     )
     if check and found.batch:
         found.check = search.check(found.batch)

@@ -30,6 +30,7 @@ def estimate(
     /,
     *,
     input: Inputs = (),
+    fake: Flag = False,
     device: str = "a100",
     precision: str | None = None,
     backward: Backward = True,
@@ -43,13 +44,15 @@ def estimate(
 
     ```
     torchglass estimate torchvision.models:resnet50 --input 64x3x224x224 --device h100
-    torchglass estimate llama.py:llama70b --input 1x4096:long --precision bf16 --world-size 8
+    torchglass estimate llama.py:Llama70B --fake --input 1x4096:long --precision bf16
     ```
 
-    Times are lower bounds from the data sheet of the device. The model may be on "meta".
+    Times are lower bounds from the data sheet of the device. Nothing is run.
 
     Parameters
     ----------
+    fake
+        Create the model without values, so that one of any size needs no memory.
     device
         t4, v100, a10, a100-40, a100, l4, l40s, h100, h200, rtx3090, rtx4090, mi250x or mi300x.
     precision
@@ -69,7 +72,7 @@ def estimate(
     options |= {"optimizer": optimizer, "checkpoint": checkpoint, "world_size": world_size}
     report.check()
     with stdout_for_results():
-        model, inputs, named = ready_to_run(target, input, fake=True)
+        model, inputs, named = ready_to_run(target, input, fake=True, without_values=fake)
         result = plan.estimate(model, *inputs, **options, **named)
     report.show_modules(result, ops=ops)
 

@@ -308,6 +308,8 @@ class BatchTrial:
     batch: int
     peak_bytes: int
     """The most in tensors at one time."""
+    scratch_bytes: int = 0
+    """Memory that kernels take inside, extrapolated from real steps; 0 if none was run."""
     reserved_bytes: int | None = None
     """What the allocator of CUDA would take for them, by a model; None on other devices."""
     fixed_bytes: int = 0
@@ -319,7 +321,9 @@ class BatchTrial:
     @property
     def taken_bytes(self) -> int:
         """What it takes from the device."""
-        return self.peak_bytes if self.reserved_bytes is None else self.reserved_bytes
+        if self.reserved_bytes is not None:
+            return self.reserved_bytes
+        return self.peak_bytes + self.scratch_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

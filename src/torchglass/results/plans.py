@@ -295,8 +295,11 @@ class BatchSize(ListReport[BatchTrial]):
         check: StepCheck | None = None,
         optimizer: str = "",
         precision: str = "",
+        real_batches: Sequence[int] = (),
     ) -> None:
         self.name = name
+        self.real_batches = tuple(real_batches)
+        """The batch sizes of real steps, from which the memory inside kernels is extrapolated."""
         self.trials = tuple(trials)
         """Every batch size that was tried, the smallest first."""
         self.checkpointed = tuple(checkpointed)
@@ -382,6 +385,13 @@ class BatchSize(ListReport[BatchTrial]):
                 "peak", "Tensors", lambda one: one.peak_bytes, format_bytes, csv="peak_bytes"
             ),
             number_column(
+                "scratch",
+                "In kernels" if any(one.scratch_bytes for one in self.entries) else "",
+                lambda one: one.scratch_bytes,
+                format_bytes,
+                csv="scratch_bytes",
+            ),
+            number_column(
                 "reserved",
                 "Reserved" if any(one.reserved_bytes for one in self.entries) else "",
                 lambda one: one.reserved_bytes,
@@ -433,8 +443,13 @@ class BatchSize(ListReport[BatchTrial]):
             f"predicted from shapes in {len(self.entries)} trials"
             + (f" with {self.optimizer}" if self.optimizer else "")
             + (f" in {self.precision}" if self.precision else "")
-            + ", without scratch memory inside kernels"
+            + ("" if self.real_batches else ", without scratch memory inside kernels")
         ]
+        if self.real_batches:
+            steps = " and ".join(f"{one:,}" for one in self.real_batches)
+            notes.append(
+                f"memory inside kernels is extrapolated from real steps with batch size {steps}"
+            )
         if any(one.reserved_bytes for one in self.entries):
             notes.append(_MODEL)
         if self.check is None:

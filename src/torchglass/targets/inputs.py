@@ -8,6 +8,7 @@ mask=2x16:bool      the argument named mask
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -55,16 +56,26 @@ def parse_input(text: str) -> InputSpec:
 
 
 def ready_to_run(
-    target: object, texts: Iterable[str], *, fake: bool = False
+    target: object, texts: Iterable[str], *, fake: bool = False, without_values: bool = False
 ) -> tuple[object, list[Any], dict[str, Any]]:
-    """The live model of a target, and the arguments of its forward."""
-    model = resolve(target)
+    """The live model of a target, and the arguments of its forward.
+
+    With `without_values` the model is created on "meta", where it takes no memory.
+    """
+    with _on_meta() if without_values else contextlib.nullcontext():
+        model = resolve(target)
     if isinstance(model, Path):
         raise TargetError(
             f"{model} cannot run: it is a file without the code of the model. "
             "Name the code, such as net.py:Net."
         )
     return model, *make_inputs(texts, model, fake=fake)
+
+
+def _on_meta() -> contextlib.AbstractContextManager[Any]:
+    import torch
+
+    return torch.device("meta")
 
 
 def make_inputs(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -150,6 +151,34 @@ class BatchSearch:
     optimizer: OptimizerChoice | None = None
     loss: Loss | None = None
     progress: Callable[[BatchTrial], None] | None = None
+    scratch: tuple[tuple[int, int], ...] = ()
+    """Batch sizes of real steps, and the memory that kernels took inside, in no tensor."""
+    _known: dict[tuple[bool, int], BatchTrial] = field(default_factory=dict)
+    """What was tried, without memory inside kernels."""
+
+    def learn_scratch(self, batch: int) -> bool:
+        """Run real steps of a quarter and half of a batch, and read what kernels take inside.
+
+        In much smaller steps, weights and optimizer state decide where the peak is.
+        """
+        own = batch_of(self.sample)
+        most = min(batch // 2, int(_AFFORDABLE_FLOPS / 2 / self._cost())) if batch else 0
+        if self.on_gpu or not self._can_run() or most < max(own, 2):
+            return False
+        found = []
+        for size in (most // 2, most):
+            report = self._real_step(size)
+            inside = (report.allocator_peak_bytes or 0) - report.peak_bytes
+            found.append((size, max(inside, 0)))
+        self.scratch = tuple(found)
+        return any(inside for _, inside in found)
+
+    def scratch_bytes(self, batch: int) -> int:
+        """What kernels take inside with a batch size, by the line through the real steps."""
+        if not self.scratch:
+            return 0
+        (one, low), (other, high) = self.scratch
+        return max(int(low + (high - low) / (other - one) * (batch - one)), 0)
 
     def search(self, *, checkpoint: bool = False) -> list[BatchTrial]:
         """Every batch size that was tried, in order; empty if there is nothing to checkpoint."""
@@ -214,15 +243,25 @@ class BatchSearch:
         self, copy: nn.Module, tried: dict[int, BatchTrial], checkpoint: bool, batch: int
     ) -> BatchTrial:
         if batch not in tried:
-            args, kwargs = with_batch(valueless(self.sample, self.precision), batch)
-            choice = on_an_accelerator(self.optimizer) if self.on_gpu else self.optimizer
-            step: Any = {"loss": self.loss, "optimizer": choice, "fake": True}
-            with run_in(self.precision):
-                taken = measure(copy, args, kwargs, **step)
-            tried[batch] = self._trial(taken, batch, checkpoint)
-            if self.progress is not None:
+            known = self._known.get((checkpoint, batch)) or self._predict(copy, batch, checkpoint)
+            scratch = self.scratch_bytes(batch)
+            tried[batch] = dataclasses.replace(
+                known,
+                scratch_bytes=scratch,
+                fits=known.fits and known.taken_bytes + scratch <= self.limit,
+            )
+            if self.progress is not None and (checkpoint, batch) not in self._known:
                 self.progress(tried[batch])
+            self._known[checkpoint, batch] = known
         return tried[batch]
+
+    def _predict(self, copy: nn.Module, batch: int, checkpoint: bool) -> BatchTrial:
+        args, kwargs = with_batch(valueless(self.sample, self.precision), batch)
+        choice = on_an_accelerator(self.optimizer) if self.on_gpu else self.optimizer
+        step: Any = {"loss": self.loss, "optimizer": choice, "fake": True}
+        with run_in(self.precision):
+            taken = measure(copy, args, kwargs, **step)
+        return self._trial(taken, batch, checkpoint)
 
     def _trial(self, taken: MeasuredMemory, batch: int, checkpoint: bool) -> BatchTrial:
         device = devices_of(taken.footprint)[0]
@@ -252,28 +291,39 @@ class BatchSearch:
 
     def check(self, batch: int) -> StepCheck | None:
         """Run one real step, of as large a batch as is affordable; None if none is."""
-        if any(one.is_meta for one in self.model.parameters()) or self.precision is not None:
+        if not self._can_run():
             return None
-        args, kwargs = self.sample
         own = batch_of(self.sample)
-        step: Any = {"backward": True, "loss": self.loss, "fake": True}
-        cost = _flops(count(self.model, args, kwargs, **step)) / own
-        affordable = min(batch, max(int(_AFFORDABLE_FLOPS / max(cost, 1)), 1))
+        affordable = min(batch, max(int(_AFFORDABLE_FLOPS / self._cost()), 1))
         if affordable < own and batch >= own:
             return None
+        measured = self._real_step(affordable)
         args, kwargs = with_batch(self.sample, affordable)
-        run: Any = {"loss": self.loss, "optimizer": self.optimizer}
-        real = measure(self.model, args, kwargs, **run)
-        predicted = measure(self.model, args, kwargs, fake=True, **run)
-        device = devices_of(real.footprint)[0]
-        measured = MemoryReport(real.footprint, real.model, device)
+        options: Any = {"loss": self.loss, "optimizer": self.optimizer, "fake": True}
+        fake = measure(self.model, args, kwargs, **options)
+        predicted = MemoryReport(fake.footprint, fake.model, devices_of(fake.footprint)[0])
         return StepCheck(
             batch=affordable,
-            predicted_bytes=MemoryReport(
-                predicted.footprint, predicted.model, devices_of(predicted.footprint)[0]
-            ).peak_bytes,
+            predicted_bytes=predicted.peak_bytes + self.scratch_bytes(affordable),
             measured_bytes=measured.allocator_peak_bytes or measured.peak_bytes,
         )
+
+    def _can_run(self) -> bool:
+        """Whether a step can be run as it is planned: the model has values, in its own dtype."""
+        has_values = not any(one.is_meta for one in self.model.parameters())
+        return has_values and self.precision is None
+
+    def _cost(self) -> float:
+        """The FLOPs of a step for one sample."""
+        args, kwargs = self.sample
+        step: Any = {"backward": True, "loss": self.loss, "fake": True}
+        whole = _flops(count(self.model, args, kwargs, **step))
+        return max(whole / batch_of(self.sample), 1.0)
+
+    def _real_step(self, batch: int) -> MemoryReport:
+        args, kwargs = with_batch(self.sample, batch)
+        real = measure(self.model, args, kwargs, loss=self.loss, optimizer=self.optimizer)
+        return MemoryReport(real.footprint, real.model, devices_of(real.footprint)[0])
 
 
 def _grain(batch: int) -> int:
