@@ -96,7 +96,7 @@ _TORCH = "torch."
 
 
 class ModuleLines(NamedTuple):
-    """Where a module stands in the code of the model; both are empty if that is not known."""
+    """Where a module is in the code of the model; both are empty if that is not known."""
 
     created: SourceLine | None = None
     set_up: tuple[SourceLine, ...] = ()

@@ -40,7 +40,7 @@ _MOST_REPLAYS = 120
 
 
 class ReplayEvidence(Protocol):
-    """What `b` computes with another value in place of one of its own."""
+    """What `b` computes with one of its values replaced."""
 
     @property
     def matched(self) -> int:
@@ -76,7 +76,7 @@ class ValueRelation(Protocol):
         """Whether a value of `b` is a part of values of `a`, or consists of them, side by side."""
 
     def fits(self, b: ValueId, a: ValueId) -> bool:
-        """Whether a value of `a` can stand in place of one of `b`."""
+        """Whether a value of `a` can replace one of `b`."""
 
     def match_permuted(self, b: ValueId) -> bool:
         """Look for a value of `b` in another order of dimensions."""
@@ -298,7 +298,7 @@ class _Search:
     def _partners(
         self, op: ExecutedOp, value: ValueId
     ) -> Iterator[tuple[Literal["a", "b"], ValueId]]:
-        """What may stand in place of a value of `b`: values of `a`, or what its op read."""
+        """What may replace a value of `b`: values of `a`, or what its op read."""
         near: dict[ValueId, ExecutedOp | None] = {}
         for other in self.apart_a[: 2 * _MOST_OPS]:
             for one in (*other.inputs, *other.outputs):

@@ -1,4 +1,4 @@
-"""Ops in a row: what led to a value, where its elements come from, how alike two ops are."""
+"""Ops in a row: what led to a value, where its elements come from, how similar two ops are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which positions of an input each position of an op's output depends on.
 
 Each op maps ranges of positions: a convolution widens them, a stride spreads them, attention makes
-them cover everything. Ranges are composed along the trace, for each axis of an input by itself.
+them cover everything. Ranges are composed along the trace, for each axis of an input separately.
 They are computed twice: once as they are, where padding is empty, and once as if there were
 no borders, which gives the size that is quoted for an architecture even if the input is smaller.
 

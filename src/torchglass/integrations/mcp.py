@@ -95,7 +95,7 @@ def _fenced(tool: F) -> F:
 
 
 def token_count(text: str) -> int:
-    """An estimate of the tokens of a text that is rather too high than too low.
+    """A high estimate of the tokens of a text.
 
     A token for every 3 letters of a word, every digit, every sign, and every run of white space but
     a single space, which belongs to the next word; a token per byte of anything else.
@@ -127,7 +127,7 @@ def page(title: str, items: Sequence[T], cursor: int = 0, text: Callable[[T], st
 
 
 def _cut(text: str, most: int) -> str:
-    """A text with at most so many tokens."""
+    """A text with at most this many tokens."""
     if token_count(text) <= most:
         return text
     pieces, left = [], most - 10

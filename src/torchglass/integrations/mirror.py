@@ -1,4 +1,4 @@
-"""Sends a summary of each step of a training to another tool, from a thread of its own.
+"""Sends a summary of each step of a training to another tool, from a separate thread.
 
 The training never waits for the tool. What cannot be sent is dropped, and said once.
 """

@@ -412,7 +412,7 @@ class SavedRun:
         return arrow_table.write_parquet(self._arrow(), path)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The columns of `to_arrow` as a stream: polars, DuckDB and pandas take a run as it is."""
+        """The columns of `to_arrow` as a stream: polars, DuckDB and pandas read a run as it is."""
         return self._arrow().stream().__arrow_c_stream__(requested_schema)
 
     def _arrow(self) -> arrow_table.RunColumns:

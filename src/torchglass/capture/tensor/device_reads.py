@@ -201,7 +201,7 @@ class DeviceReads:
 
 
 class HostCopies:
-    """Copies of whole tensors on the host; devices copy while the program goes on."""
+    """Copies of whole tensors on the host; devices copy while the program continues."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[torch.device, Any], Any] = {}

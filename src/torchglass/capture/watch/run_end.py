@@ -116,7 +116,7 @@ class IdleFlush:
     """
 
     def __init__(self, then: Callable[[], bool | None], seconds: float = SECONDS) -> None:
-        """`then` returns whether it must be called again, unless the training goes on."""
+        """`then` returns whether it must be called again, unless the training continues."""
         self._then = then
         self._seconds = seconds
         self._deadline = math.inf
