@@ -438,7 +438,7 @@ def test_features_that_do_not_go_together_are_no_length() -> None:
         ([7, -1], {"ignore_index": -1}, "target has class 7, but the valid classes are 0 to 2"),
         ([0.0, 1.0], {}, "contains class indices, so it must be int64, not float32"),
         ([0, 1, 2], {}, "the target must be (2,) with class indices"),
-        ([[1, 0, 0], [0, 1, 0]], {}, "is probabilities, so it must be floating point"),
+        ([[1, 0, 0], [0, 1, 0]], {}, "contains probabilities, so it must be floating point"),
     ],
 )
 def test_wrong_labels_are_told_which_ones_are_valid(

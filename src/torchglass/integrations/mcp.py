@@ -283,7 +283,7 @@ class RunTools:
         return _cut(f"{what}. There: {there}{hint}", MOST_TOKENS)
 
     def _name(self, path: Path) -> str:
-        """A path as this server takes it."""
+        """A path in the form that this server accepts."""
         return str(path.relative_to(self._folder) if path.is_relative_to(self._folder) else path)
 
     def _line(self, folder: Path, entry: RunEntry) -> str:

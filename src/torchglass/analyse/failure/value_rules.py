@@ -157,8 +157,8 @@ def _target_shape(shape: Shape) -> Shape:
 
 def _numbers_for_probabilities(target: TensorArgument) -> BrokenRule:
     return BrokenRule(
-        why=f"a target of the input's shape {text(target.shape)} is probabilities, so it must "
-        f"be floating point, not {target.dtype}",
+        why=f"a target of the input's shape {text(target.shape)} contains probabilities, so "
+        f"it must be floating point, not {target.dtype}",
         fits=(
             "target.float(), if it has a probability (or a 1) for each class",
             "target.argmax(1), if it is one-hot",

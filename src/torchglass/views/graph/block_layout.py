@@ -542,7 +542,7 @@ def _ranks(flows: Sequence[Flow], last: int) -> dict[int, int]:
 
 
 def _bypasses(flows: Sequence[Flow], last: int) -> set[Flow]:
-    """The flows that another, longer way runs beside."""
+    """The flows with a longer path beside them."""
     after: dict[int, set[int]] = defaultdict(set)
     for flow in flows:
         source = -1 if flow.source is None else flow.source
