@@ -24,7 +24,7 @@ class ClassCode:
 
     file: str
     line: int
-    """Of the word `class`, counted from 1."""
+    """The line of the word `class`, counted from 1."""
     text: str
     """The statement with its decorators, indented as it is in the file."""
     forward_file: str

@@ -204,7 +204,7 @@ class _Pairing:
     def _in_order(
         self, looks: str, old: Iterable[Module], new: Iterable[Module]
     ) -> Iterator[tuple[Module, Module]]:
-        """Those that look alike; of several, in their order."""
+        """Modules that look the same, paired in order."""
         alike: defaultdict[int, list[Module]] = defaultdict(list)
         for one in old:
             alike[getattr(self.old, looks)[one.id]].append(one)

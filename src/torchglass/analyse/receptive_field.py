@@ -25,7 +25,7 @@ class FieldAxis:
     """What is seen along one axis of an input."""
 
     length: int
-    """Of the input."""
+    """The length of the input along this axis."""
     size: int
     """Positions that one position of the output sees; more than `length` if borders cut it."""
     stride: float

@@ -91,7 +91,7 @@ class SummaryRow:
     total: Counts
     """The parameters of all of them with all below, each tensor once."""
     dtypes: tuple[str, ...]
-    """Of their parameters, or of their buffers where they have none, all below included."""
+    """The dtypes of their parameters (of buffers if they have none), all below included."""
     devices: tuple[str, ...]
     calls: tuple[CallRecord, ...] = ()
     """The calls of the first of them."""
@@ -134,7 +134,7 @@ class SummaryReport:
     model: Model
     rows: tuple[SummaryRow, ...]
     counts: ModuleCounts
-    """Of the whole model, whatever rows are shown."""
+    """The counts of the whole model, whatever rows are shown."""
     memory: MemoryEstimate
     ran: bool
     """Whether a forward was run, so that the rows have calls."""

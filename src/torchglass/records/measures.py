@@ -33,7 +33,7 @@ class ModuleMeasure:
     """The most memory allocated at once while it ran, beyond what was allocated before."""
     gradient_bytes: int | None = None
     output_shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the output tensors of its last call."""
+    """The shapes of the outputs of its last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +289,7 @@ class Timing:
     published: int
     """The index of the run with the lowest total, which is reported because its times add up."""
     spans: tuple[Span, ...]
-    """Of the reported run."""
+    """The spans of the reported run."""
     plain_cpu_ns: tuple[int, ...] = ()
     """The CPU time of runs in which only the whole forward and backward were timed."""
     warmup: int = 0
@@ -398,7 +398,7 @@ class GroupPruning:
     metric: float | None = None
     """The user's metric; None without one."""
     saved_flops: int
-    """Of a forward, if this group alone were pruned; an estimate by proportion."""
+    """FLOPs of a forward saved by pruning this group alone; an estimate by proportion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

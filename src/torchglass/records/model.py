@@ -71,7 +71,7 @@ class Histogram:
     """Their sum is less than the number of finite values if only a sample was read, or if up to
     1 % of the values on a side are outside of the bins."""
     stats: Stats
-    """Of all values, exactly."""
+    """Exact, over all values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class FeatureMap:
     """The name of the series of the same values: "output", "eval:output.0"."""
     step: int
     spec: TensorSpec
-    """Of the whole output."""
+    """The whole output."""
     low: float
     """The value of black."""
     high: float
@@ -169,7 +169,7 @@ class TensorFacts:
     offset: int = 0
     """In elements, from the start of its storage."""
     storage_bytes: int = 0
-    """Of the whole storage; the tensor may be a view of a part."""
+    """The whole storage; the tensor may be a view of a part."""
     contiguous: bool = True
     requires_grad: bool = False
     grad_fn: str = ""

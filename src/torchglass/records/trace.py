@@ -231,7 +231,7 @@ class NodeCost:
     time_ns: int = 0
     parameters: int = 0
     bytes: int = 0
-    """Of the output tensors."""
+    """The size of the output tensors."""
     flops: int = 0
 
 
@@ -311,9 +311,9 @@ class PassInfo:
     op_count: int = 0
     """The number of ops that ran, drawn or not."""
     cost: NodeCost = NodeCost()
-    """Of the whole pass."""
+    """The cost of the whole pass."""
     parameters: int = 0
-    """Of the model, used in the pass or not."""
+    """Parameters of the model, used in the pass or not."""
     closed_at: int | None = None
     """The depth at which modules were closed because there were too many nodes to read."""
     focus: str = ""

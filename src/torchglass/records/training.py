@@ -12,7 +12,7 @@ from torchglass.records.trace import SourceLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """A few values over steps; of a long training only some steps are kept."""
+    """A few values over steps; a long training keeps only some steps."""
 
     steps: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ class ParameterFacts:
     updates: Track = Track()
     """The size of its updates relative to its own size, from a sample of its values."""
     moved: Track = Track()
-    """Of a parameter in half precision, the share of its values that an update changed."""
+    """For a parameter in half precision: the share of its values that an update changed."""
     has_equal_rows: bool = False
     """Whether all its rows had the same values when it was last examined."""
     same_values_as: str = ""

@@ -436,7 +436,7 @@ def _sign_lines(texts: Iterable[str]) -> list[str]:
 
 
 def _readable(rows: Sequence[ModuleRow[M]]) -> Sequence[ModuleRow[M]]:
-    """All rows; of a long table those down to a depth that can be read at once."""
+    """All rows; for a long table, those down to a readable depth."""
     if len(rows) <= _MOST_ROWS:
         return rows
     depth = readable_depth([row.depth for row in rows])

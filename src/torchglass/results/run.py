@@ -54,7 +54,7 @@ class SeriesColumn(NamedTuple):
     values: npt.NDArray[np.float64]
 
     def by_step(self) -> dict[int, float]:
-        """Its values by step; of a step that was repeated, the later one."""
+        """Its values by step; for a repeated step, the later value."""
         return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
 
 
@@ -284,7 +284,7 @@ class SavedRun:
 
     @property
     def ranks(self) -> Mapping[int, SavedRun]:
-        """The run of each rank by its number; of a run that is one file just itself."""
+        """The run of each rank by its number; for a single file, only itself."""
         if isinstance(self.reader, FileReader):
             return {self.run.rank: self}
         return {rank: SavedRun(reader) for rank, reader in self.reader.ranks.items()}
@@ -344,8 +344,8 @@ class SavedRun:
         """The state of the run: a text, with its parts as `.state`, `.step` and `.error`.
 
         It is "running", "finished", "stopped by RuntimeError at step 40", "interrupted at step 40",
-        "killed", or "stalled for 40 s" where the process is alive and makes no steps. Of several
-        ranks it is the worst one's.
+        "killed", or "stalled for 40 s" where the process is alive and makes no steps. With
+        several ranks it is the worst status.
         """
         return self.reader.status()
 

@@ -54,7 +54,7 @@ _MOST_SETTINGS = 6
 """Number of differing settings that get a column by default."""
 _COMMIT = 8
 _CURVE_POINTS = 200
-"""Of a curve among many."""
+"""The points of a curve among many."""
 _TEXT = 40
 _DIGITS = 4
 

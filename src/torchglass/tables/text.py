@@ -292,7 +292,7 @@ _LONGEST_NAME = 60
 _MOST_ROWS = 100
 """In a table without a chosen depth."""
 _LEAST_LINES = 5
-"""Of a part of a text that is shortened."""
+"""The lines that a shortened part of a text keeps at least."""
 BRIEF_LINES = 40
 """The maximum number of lines of a brief text."""
 _TAB = 4

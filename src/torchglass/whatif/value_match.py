@@ -243,7 +243,7 @@ class ValueMatcher:
             self.matches.add(b, a, distance)
 
     def _distance(self, b: ValueId, a: ValueId, one: torch.Tensor, other: torch.Tensor) -> float:
-        """The relative distance of two values; of weights, by a part of their elements."""
+        """The relative distance of two values; for weights, from a part of their elements."""
         if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
             return 0.0
         if one.numel() > _PART and b in self.b.graph.names:

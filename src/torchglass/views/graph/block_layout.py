@@ -522,7 +522,7 @@ class _ModuleLayout:
 
 
 def _ranks(flows: Sequence[Flow], last: int) -> dict[int, int]:
-    """The longest way to each child from the inputs of the module."""
+    """The length of the longest path to each child from the inputs of the module."""
     before: dict[int, list[int]] = defaultdict(list)
     after: dict[int, list[int]] = defaultdict(list)
     for flow in flows:
@@ -561,7 +561,7 @@ def _bypasses(flows: Sequence[Flow], last: int) -> set[Flow]:
 
 
 def _longest_chain(left: set[int], after: Mapping[int, set[int]]) -> list[int]:
-    """The longest way through some blocks; of several the one in the middle."""
+    """The longest path through some blocks; if there are several, the middle one."""
     best: dict[int, list[int]] = {}
     for number in sorted(left, reverse=True):
         ways = [best[one] for one in sorted(after.get(number, ())) if one in best]

@@ -42,7 +42,7 @@ class ModuleActivity:
     """Inputs, outputs and cost of a module over all of its calls. None: not measured."""
 
     inputs: tuple[TensorSpec, ...] = ()
-    """Of its last call."""
+    """The inputs of its last call."""
     outputs: tuple[TensorSpec, ...] = ()
     calls: int | None = None
     total_ns: int | None = None
@@ -171,7 +171,7 @@ class ProblemsBelow(NamedTuple):
 
     problems: int
     style: str
-    """Of the worst one."""
+    """The style of the worst one."""
 
 
 _NO_ACTIVITY = ModuleActivity()

@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.25
 _HEAT_COLUMNS = 256
 """More than a terminal has room for beside the names."""
 _REST = 10
-"""Of the time that a running training is followed, at most a tenth is spent on its overview."""
+"""At most a tenth of the time that a training is followed is spent on its overview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

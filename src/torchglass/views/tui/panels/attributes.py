@@ -40,7 +40,7 @@ class AttributeNode:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names on the way to it, without the first node."""
+        """The names on the path to it, without the first node."""
         if self.parent is None:
             return ()
         own = () if self.items is not None else (self.attribute.name,)

@@ -313,7 +313,7 @@ class OverviewPanel(Panel):
         return [*map(TextRow, lines), TextRow(fit_pieces(facts, self.room, fill=False))]
 
     def _finding(self, at: int, event: FindingEvent, finding: Finding) -> TextRow:
-        """When it began, and what it is; of the first, which is the verdict, what to do."""
+        """When it began and what it is; for the first one, the verdict, also what to do."""
         mark, style = SEVERITY_MARKS[event.severity]
         since = "all steps" if event.is_of_all_steps else f"step {event.first_step:,}"
         said = harmless(event.message)
