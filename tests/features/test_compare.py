@@ -118,6 +118,17 @@ def test_other_arguments_are_named_however_small_their_effect(reference: Attenti
     assert divergence.reason == "different arguments: eps=1e-06 in b, 1e-05 in a"
 
 
+def test_of_two_trainings_the_first_layer_with_other_weights_is_named() -> None:
+    torch.manual_seed(0)
+    first, second = Attention(), Attention()
+
+    divergence = tg.compare(first, second, X).first_divergence
+
+    assert divergence is not None
+    assert divergence.kind == "weight"
+    assert divergence.reason == "q.weight has different values than a's q.weight"
+
+
 def test_a_swapped_weight_is_named(reference: Attention) -> None:
     other = copy.deepcopy(reference)
     other.k, other.v = other.v, other.k

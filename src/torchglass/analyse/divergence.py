@@ -136,7 +136,22 @@ class _Search:
                 break
         if not frontier:
             return self._ends_early()
-        return self._by_replay() or self._by_likeness(frontier)
+        return self._other_weight(frontier) or self._by_replay() or self._by_likeness(frontier)
+
+    def _other_weight(self, frontier: Sequence[ExecutedOp]) -> OpPair | None:
+        """The same function on the same operands, with a weight whose values `a` does not have."""
+        for op in sorted(frontier, key=lambda one: self.b.position[one.id]):
+            wrong = [one for one in op.inputs if one in self.b.names and one not in self.agreed_b]
+            for other in self.apart_a if wrong else ():
+                if function_of(other) != function_of(op) or len(other.inputs) != len(op.inputs):
+                    continue
+                pairs = zip(op.inputs, other.inputs, strict=True)
+                apart = [pair for pair in pairs if not self._is_alike(*pair)]
+                is_named = all(own in self.b.names and at in self.a.names for own, at in apart)
+                if apart and is_named and self.b.names[apart[0][0]] == self.a.names[apart[0][1]]:
+                    own, there = apart[0]
+                    return OpPair(kind="weight", a=other, b=op, value_a=there, value_b=own)
+        return None
 
     def _ends_early(self) -> OpPair | None:
         """What `b` returns is something that `a` computes on its way."""

@@ -256,7 +256,8 @@ class Comparison(Report):
         execution = self.execution
         if execution is not None:
             yield from wrapped(
-                f"Same until there: {plural(execution.same_ops, 'op')} before it compute the same "
+                f"Same until there: {plural(execution.same_ops, 'op')} before it "
+                f"{'computes' if execution.same_ops == 1 else 'compute'} the same "
                 f"values (a runs {execution.ops_a:,}, b {execution.ops_b:,}).",
                 width,
             )

@@ -157,7 +157,8 @@ class TitleBar(TwoEndedBar):
         if self.state.comparison is not None:
             changed = len(self.state.comparison.changes)
             words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
-            names.append(words if changed else "no differences")
+            keys = "n next, & only these"
+            names += [words, keys] if changed else ["no differences"]
         state = self._state()
         style = "problem" if "✗" in state else "warning" if "!" in state else "right"
         self.put(" " + " · ".join(filter(None, names)), state, style)

@@ -376,6 +376,9 @@ class Explorer(Screen[None]):
 
     def action_filter(self) -> None:
         self.search.toggle_filter()
+        if self.state.comparison is not None and not self.search.text:
+            self.say("Changed modules only" if self.search.changes_only else "All modules")
+            return
         self.say("" if self.search.text else _NO_SEARCH)
 
     def action_match(self, direction: int) -> None:

@@ -269,6 +269,8 @@ class SearchState:
         self.finder = ModuleFinder(state.model)
         self.filtering = filtering
         """Whether only the matches are shown."""
+        self.changes_only = False
+        """Whether only the modules that differ in a comparison are shown."""
         self.clock: Callable[[], float] = time.monotonic
         self.text = ""
         self.is_open = False
@@ -312,9 +314,32 @@ class SearchState:
         self._look()
 
     def toggle_filter(self) -> None:
+        if not self.text and self.state.comparison is not None:
+            self._toggle_changes()
+            return
         self.filtering = not self.filtering
         if self._before is not None:
             self._show(self.tree.cursor)
+
+    def _toggle_changes(self) -> None:
+        """Show only the modules that differ in a comparison, or all again."""
+        self.changes_only = not self.changes_only
+        changed, cursor, folds = self._changed, self.tree.cursor, self.tree.folds
+        first = MatchOrder(changed, self.tree.tree_rows.order).first(cursor)
+        if self.changes_only and first is not None:
+            folds = reveal(self.state.outline, folds, [ModuleId(int(one)) for one in changed])
+            self.tree.show_rows(folds, first, changed)
+        else:
+            self.tree.show_rows(folds, cursor)
+
+    @property
+    def _changed(self) -> Matches:
+        """The modules that differ in a comparison; those that only contain some do not count."""
+        comparison = self.state.comparison
+        if comparison is None:
+            return NONE
+        found = (one.id for one in self.state.model.modules if one.path in comparison.changes)
+        return np.fromiter(found, np.int64)
 
     def _look(self) -> None:
         self.problem, self._so_far = "", NONE
@@ -364,6 +389,7 @@ class SearchState:
         """Forget the search: restore the tree, and keep the cursor visible where it is."""
         self.is_open = False
         self.text = self.problem = ""
+        self.changes_only = False
         self._work = None
         self._take(NONE)
         if self._before is None:
@@ -379,8 +405,11 @@ class SearchState:
             self.tree.set_folds(*before)
 
     def step(self, direction: int) -> bool:
-        """Go to the next or previous match; False if there are none."""
-        match = self._walk.next(self.tree.cursor, direction)
+        """Go to the next or previous match, or else change; False if there are none."""
+        changes = not self.text and self.state.comparison is not None
+        order = self.tree.tree_rows.order
+        walk = MatchOrder(self._changed, order) if changes else self._walk
+        match = walk.next(self.tree.cursor, direction)
         if match is not None:
             self.tree.go_to(match)
         return match is not None

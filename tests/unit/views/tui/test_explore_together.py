@@ -378,6 +378,33 @@ def test_a_comparison_tells_what_changed() -> None:
     drive(app, story, size=(160, 40))
 
 
+def test_changes_are_walked_through_and_shown_alone() -> None:
+    before, after = two_models()
+    compared = compare(before, after, {"embed.weight": 0.25})
+    app = ExplorerApp(ExplorerSource(reader=still(after), comparison=compared))
+
+    async def story(pilot: Pilot[None]) -> None:
+        tree = app.explorer.tree_panel
+        visited = []
+        for _ in compared.changes:
+            await pilot.press("n")
+            visited.append(tree.selected.path)
+        assert sorted(visited) == sorted(compared.changes)
+        await pilot.press("N")
+        assert tree.selected.path == visited[-2]
+
+        rows = tree.tree_rows
+        await pilot.press("ampersand")
+        await settle(app, pilot)
+        shown = {*compared.changes, *compared.below}
+        assert len(rows) == len(shown)
+        await pilot.press("ampersand")
+        await settle(app, pilot)
+        assert len(rows) > len(shown)
+
+    drive(app, story, size=(160, 60))
+
+
 def test_a_theme_is_changed_while_everything_is_shown() -> None:
     app = app_of_a_run()
 
