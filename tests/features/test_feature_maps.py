@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchglass as tg
+from tests.command_line import main
 
 
 def pixels(data: bytes) -> list[list[tuple[int, ...]]]:
@@ -82,3 +83,26 @@ def test_what_is_not_a_picture_says_why() -> None:
     image = tg.trace(nn.Conv2d(1, 1, 1), torch.randn(2, 1, 3, 3))
     with pytest.raises(tg.TorchglassError, match="has 2 samples, so there is no sample 5"):
         image["conv2d_1"].images(sample=5)
+
+
+def test_the_command_writes_or_prints_the_maps_of_an_op(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = tmp_path / "net.py"
+    net.write_text(
+        "from torch import nn\n"
+        "def Net():\n"
+        "    return nn.TransformerEncoderLayer(16, 4, batch_first=True)\n",
+        encoding="utf-8",
+    )
+    command = ["trace", f"{net}:Net", "--input", "2x10x16"]
+    attention = [*command, "--op", "scaleddotproductattention_1"]
+    main([*attention, "--images", str(tmp_path / "heads.png")])
+    told = capsys.readouterr().err
+    assert "4 of 10×10" in told
+    assert "recomputed from query and key" in told
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+    main([*attention, "--images", "-"])
+    assert "▀" in capsys.readouterr().out
+    assert main([*command, "--images", "-"]) != 0
+    assert "--images needs an op" in capsys.readouterr().err

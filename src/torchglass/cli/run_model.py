@@ -38,6 +38,7 @@ from torchglass.tables.text import broken
 from torchglass.targets.inputs import ready_to_run
 
 if TYPE_CHECKING:
+    from torchglass.results.op import Op
     from torchglass.results.report import ModuleReport
     from torchglass.results.trace import Trace
 
@@ -228,6 +229,7 @@ def trace(
     input: Inputs = (),
     op: str | None = None,
     draw: Path | None = None,
+    images: File | None = None,
     depth: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     level: Literal["torch", "aten"] = "torch",
     out: Path | None = None,
@@ -239,6 +241,7 @@ def trace(
     ```
     torchglass trace net.py:Net --input 1x3x32x32
     torchglass trace net.py:Net --input 1x3x32x32 --op relu_1 --draw net.svg
+    torchglass trace net.py:Net --input 1x3x32x32 --op conv --images maps.png
     torchglass trace net.py:Net --input 1x3x32x32 --out pass.glass
     ```
 
@@ -248,6 +251,8 @@ def trace(
         Print only this op, with its values, parents and source line.
     draw
         Write a drawing to this file: `.svg`, `.png` or `.pdf`.
+    images
+        Write the channels of --op, or the heads of an attention, as a PNG; `-` prints them.
     depth
         Levels to draw. Default: all, up to about 300 nodes.
     level
@@ -256,6 +261,9 @@ def trace(
         Save the trace to this file, and its tensors beside it.
     """
     from torchglass.api.trace import trace_forward
+
+    if images is not None and op is None:
+        raise TargetError("--images needs an op, such as --op conv2d_1")
 
     def run(model: Any, *inputs: Any, **named: Any) -> Trace:
         return trace_forward(model, inputs, named, level=level)
@@ -270,9 +278,22 @@ def trace(
         output.show(traced)
         return
     found = traced[op]
+    if images is not None:
+        _show_maps(found, images)
+        return
     ops = [one for one in traced.to_dicts() if one["label"] == getattr(found, "label", None)]
     document = {**traced.document(), "calls": [], "ops": ops}
     output.show(traced, text=broken(str(found), terminal_width()), document=document)
+
+
+def _show_maps(op: Op, file: Path) -> None:
+    """Write the maps of an op as a PNG, or print them."""
+    maps = op.attention() if "attention" in op.function else op.images()
+    if file == STDOUT:
+        print(maps.text(terminal_width() or 80))
+        return
+    maps.save(file)
+    tell(f"wrote {file}: {maps.heading}")
 
 
 @app.command

@@ -71,18 +71,20 @@ class FeatureMaps:
         lines = ["".join(map(_cell, row)) + _RESET for row in half_blocks(grid)]
         rest = len(self.maps) - len(pictures)
         more = [f"… and {rest:,} more"] if rest > 0 else []
-        return "\n".join([self._heading(), *lines, *more])
+        return "\n".join([self.heading, *lines, *more])
 
     def __str__(self) -> str:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"<FeatureMaps {self._heading()}>"
+        return f"<FeatureMaps {self.heading}>"
 
     def _repr_png_(self) -> bytes:
         return self.to_png()
 
-    def _heading(self) -> str:
+    @property
+    def heading(self) -> str:
+        """The number and size of the maps, the range of their values, and how they were made."""
         count, height, width = self.maps.shape
         note = f" ({self.note})" if self.note else ""
         return (
