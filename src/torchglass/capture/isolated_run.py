@@ -79,7 +79,7 @@ from torchglass.capture.tensor.description import (
     tensors_of_call,
     version_of,
 )
-from torchglass.capture.tensor.device_reads import Array, DeviceReads, is_capturing
+from torchglass.capture.tensor.device_reads import Array, DeviceReads
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     ShardedParameters,
@@ -89,6 +89,7 @@ from torchglass.capture.torch_internals import (
     tree_map_only,
 )
 from torchglass.capture.torch_modes import (
+    TorchRandomState,
     gradients_set,
     has_compiled,
     quietly,
@@ -383,37 +384,6 @@ def random_state() -> contextlib.ExitStack:
     stack.callback(np.random.set_state, np.random.get_state())
     stack.callback(TorchRandomState().restore)
     return stack
-
-
-class TorchRandomState:
-    """torch's random state, of the host and of every device in use."""
-
-    def __init__(self) -> None:
-        self._host = torch.get_rng_state()
-        self._devices: list[tuple[Any, list[torch.Tensor]]] = []
-        # The states of devices are kept on the host: reading them waits for nothing.
-        for world in (torch.cuda, torch.xpu):
-            if world.is_initialized() and not is_capturing():
-                self._devices.append((world.set_rng_state_all, world.get_rng_state_all()))
-        if torch.backends.mps.is_available():
-            self._devices.append((_set_mps_state, [torch.mps.get_rng_state()]))
-
-    def restore(self) -> None:
-        """Go back to this state."""
-        torch.set_rng_state(self._host)
-        for restore, states in self._devices:
-            restore(states)
-
-    def is_current(self) -> bool:
-        """Whether no random number was drawn since."""
-        return all(map(torch.equal, self._all(), TorchRandomState()._all()))
-
-    def _all(self) -> list[torch.Tensor]:
-        return [self._host, *(state for _, states in self._devices for state in states)]
-
-
-def _set_mps_state(states: list[torch.Tensor]) -> None:
-    torch.mps.set_rng_state(states[0])
 
 
 @uninterruptible

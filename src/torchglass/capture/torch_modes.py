@@ -3,7 +3,8 @@
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` leave their fast path when
 `torch.overrides.has_torch_function` is true, and any active function mode makes it so.
 
-At the end: torch's own modes for a block, gradients and compilation, which are always restored.
+At the end: torch's own modes for a block, gradients and compilation, which are always restored, and
+its random state.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
+from torchglass.capture.tensor.device_reads import is_capturing
 from torchglass.capture.torch_internals import (
     DISABLED_TORCH_FUNCTION,
     DYNAMO,
@@ -435,3 +437,34 @@ def _compiling_parts_of_torch() -> Iterator[None]:
         yield
     finally:
         torch.compile = original
+
+
+class TorchRandomState:
+    """torch's random state, of the host and of every device in use."""
+
+    def __init__(self) -> None:
+        self._host = torch.get_rng_state()
+        self._devices: list[tuple[Any, list[torch.Tensor]]] = []
+        # The states of devices are kept on the host: reading them waits for nothing.
+        for world in (torch.cuda, torch.xpu):
+            if world.is_initialized() and not is_capturing():
+                self._devices.append((world.set_rng_state_all, world.get_rng_state_all()))
+        if torch.backends.mps.is_available():
+            self._devices.append((_set_mps_state, [torch.mps.get_rng_state()]))
+
+    def restore(self) -> None:
+        """Go back to this state."""
+        torch.set_rng_state(self._host)
+        for restore, states in self._devices:
+            restore(states)
+
+    def is_current(self) -> bool:
+        """Whether no random number was drawn since."""
+        return all(map(torch.equal, self._all(), TorchRandomState()._all()))
+
+    def _all(self) -> list[torch.Tensor]:
+        return [self._host, *(state for _, states in self._devices for state in states)]
+
+
+def _set_mps_state(states: list[torch.Tensor]) -> None:
+    torch.mps.set_rng_state(states[0])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.trace import TraceStructure
-from torchglass.capture.isolated_run import TorchRandomState, leave_unchanged
+from torchglass.capture.isolated_run import leave_unchanged
 from torchglass.capture.tensor.description import (
     Args,
     Kwargs,
@@ -24,7 +24,12 @@ from torchglass.capture.tensor.description import (
     tensors_of_call,
 )
 from torchglass.capture.tensor.device_reads import HostCopies
-from torchglass.capture.torch_modes import has_compiled, quietly, running_uncompiled
+from torchglass.capture.torch_modes import (
+    TorchRandomState,
+    has_compiled,
+    quietly,
+    running_uncompiled,
+)
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import (
     CallEnd,

@@ -21,11 +21,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchglass.capture.isolated_run import TorchRandomState
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
 from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
-from torchglass.capture.torch_modes import fused_paths_kept, mode_on
+from torchglass.capture.torch_modes import TorchRandomState, fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import (
     CHANGEABLE,

@@ -14,11 +14,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.signatures import argument_name, signature
-from torchglass.capture.isolated_run import TorchRandomState, keeping_random_state
+from torchglass.capture.isolated_run import keeping_random_state
 from torchglass.capture.tensor.description import Args, Kwargs, has_fakes, has_memory
 from torchglass.capture.tensor.memory_extent import copy_of, each_element_once, repeated_memory
 from torchglass.capture.torch_internals import tree_map_only
-from torchglass.capture.torch_modes import gradients_set
+from torchglass.capture.torch_modes import TorchRandomState, gradients_set
 from torchglass.capture.trace.assemble import CapturedPass
 from torchglass.capture.trace.saved_tensors import Rerun
 from torchglass.errors import CaptureError, uninterruptible
