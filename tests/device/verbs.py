@@ -196,6 +196,9 @@ def trace_costs() -> Iterator[Cost]:
         trace = tg.trace(model, x, level="aten")
     yield _cost("trace aten", seen, plain, 0)
     with DeviceCounter() as seen:
+        tg.trace(model, x, offload=True)
+    yield _cost("trace offload", seen, plain, 0)
+    with DeviceCounter() as seen:
         str(trace)
     yield _cost("print(trace)", seen, 0, 0)
     with DeviceCounter() as seen:
