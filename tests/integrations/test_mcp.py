@@ -112,6 +112,25 @@ def test_runs_are_selected_and_sorted(folder: Path) -> None:
     assert "no run has loss < 0. 2 runs in" in none
 
 
+def test_runs_are_asked_in_sql(folder: Path) -> None:
+    pytest.importorskip("duckdb")
+
+    (rows, _), (none, _), (wrong, is_error), (writing, _) = ask_all(
+        folder,
+        ("query", {"sql": "SELECT count(*) AS n FROM points WHERE name = 'loss'"}),
+        ("query", {"sql": "SELECT step FROM points WHERE name = 'los'"}),
+        ("query", {"sql": "SELECT nothing FROM points"}),
+        ("query", {"sql": "CREATE TABLE mine AS SELECT 1"}),
+    )
+
+    assert rows.splitlines() == ["1 row", "n", "30"]
+    assert none.startswith("No rows for SELECT step")
+    assert "1 run in" in none
+    assert is_error
+    assert "nothing" in wrong
+    assert "reads" in writing
+
+
 def test_two_runs_and_their_models_are_compared(folder: Path) -> None:
     train(nn.Sequential(nn.Linear(4, 1)), folder / "runs" / "second.glass")
 

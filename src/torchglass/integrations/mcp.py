@@ -27,6 +27,7 @@ from torchglass.analyse.class_source import module_lines
 from torchglass.analyse.training_overview import remedy_of
 from torchglass.api.compare import compare as compare_targets
 from torchglass.api.diagnose import diagnose as diagnose_run
+from torchglass.api.runs import query as query_runs
 from torchglass.api.summary import summary as summarize
 from torchglass.errors import LookupFailedError, TargetError
 from torchglass.records.findings import Finding, Findings
@@ -68,7 +69,7 @@ def make_server(folder: Path, *, allow_code: bool = False) -> MCPServer:
     )
     tools = RunTools(folder, allow_code=allow_code)
     read_only = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
-    names = ["runs", "diagnose", "module", "series", "summary", "trace", "compare"]
+    names = ["runs", "diagnose", "module", "series", "query", "summary", "trace", "compare"]
     for name in names:
         server.tool(annotations=read_only, structured_output=False)(_fenced(getattr(tools, name)))
     if allow_code:
@@ -200,6 +201,17 @@ class RunTools:
                 raise LookupFailedError(f"no series {name!r} in {run}{near_or_all(name, labels)}")
             lines = [f"{one.label} ({one.kind})" for one in matching]
         return page(f"{len(matching)} of {len(every)} series of {run}", lines, cursor)
+
+    def query(self, sql: str, folder: str = ".", cursor: int = 0) -> str:
+        """Ask runs in SQL, read-only. Table `points`: run, step, path, name, value, mean, std …
+
+        Table `runs`: a row for each run, with its settings and last values.
+        """
+        found = query_runs(sql, self._path(folder))
+        if not found.entries:
+            return f"No rows for {sql}. {RunFolder(self._path(folder)).table().answer}."
+        lines = [", ".join(map(str, row)) for row in found.to_dict()["rows"]]
+        return page(f"{found.answer}\n{', '.join(found.names)}", lines, cursor)
 
     def summary(self, target: str, depth: int | None = None, cursor: int = 0) -> str:
         """Modules with classes, parameters and sizes of a run, a checkpoint or a trace."""
