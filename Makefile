@@ -63,10 +63,11 @@ compat-%:
 # MLflow's server needs another version of pyarrow, so it has an environment of its own.
 SERVICES_DIR := $(or $(TMPDIR),/tmp)/torchglass-services
 
-services: developing ## Run the tests that need a real MLflow server, which is installed outside of the clone.
+services: developing ## Run the tests that need Ray, or a real MLflow server, which is installed outside of the clone.
 	@test -x $(SERVICES_DIR)/bin/mlflow || $(PYTHON) -m venv $(SERVICES_DIR)
 	@$(SERVICES_DIR)/bin/python -m pip install --quiet --disable-pip-version-check mlflow
-	TORCHGLASS_MLFLOW=$(SERVICES_DIR)/bin/mlflow $(BIN)/python -m pytest tests/integrations/test_mlflow.py $(ARGS)
+	@$(INSTALL) -e '.[ray]'
+	TORCHGLASS_RAY=1 TORCHGLASS_MLFLOW=$(SERVICES_DIR)/bin/mlflow $(BIN)/python -m pytest tests/integrations/test_mlflow.py tests/integrations/test_ray.py $(ARGS)
 
 device: developing ## Count the waits of every verb on a simulated CUDA device, or on your GPU, and run its tests.
 	$(BIN)/python -m tests.device $(ARGS)

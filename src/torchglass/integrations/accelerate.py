@@ -19,6 +19,9 @@ class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has
 
     It accepts the options of `torchglass.watch`. The run also has the values passed to
     `accelerator.log`, at the current step of the optimizer.
+
+    Accelerate starts trackers on the main process only. To watch all ranks, call `start`, `log` and
+    `finish` of the tracker itself on every rank; `start` and `finish` may be called twice.
     """
 
     name = "torchglass"
