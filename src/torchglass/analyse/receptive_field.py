@@ -128,6 +128,21 @@ def receptive_field(
     return ReceptiveField(label, _name(trace, input), axes, tuple(found[0]), tuple(output))
 
 
+def field_line(trace: TraceRecord, op: OpId, *, most_ops: int) -> str:
+    """The field of an op in the first input that it depends on, in one line.
+
+    "" for an input, for what depends on none, and after more than `most_ops` ops.
+    """
+    if trace.ops[op].kind == "input" or op > most_ops:
+        return ""
+    try:
+        first = next(inputs_of(trace, op), None)
+        return "" if first is None else receptive_field(trace, op, first).line()
+    except LookupFailedError as error:
+        _, found, reason = str(error).partition(" is not known: ")
+        return f"not known: {reason}" if found else ""
+
+
 def inputs_of(trace: TraceRecord, op: OpId) -> Iterator[OpId]:
     """The inputs of the pass that an op depends on."""
     for number in sorted(_ancestors(trace, op)):

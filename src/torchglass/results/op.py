@@ -308,6 +308,7 @@ class Op:
 
     def __str__(self) -> str:
         # Imported where it is needed: the first trace of a process waits for all imports.
+        from torchglass.analyse.receptive_field import field_line
         from torchglass.views.trace_text import op_text
 
         previews = {
@@ -322,23 +323,13 @@ class Op:
             previews,
             gradient=gradient,
             code=self.code,
-            field=self._field_line(),
+            field=field_line(self.trace.record, self._id, most_ops=_MOST_COMPOSED),
         )
 
     def __repr__(self) -> str:
         from torchglass.views.trace_text import op_line
 
         return op_line(self._anatomy, self._id)
-
-    def _field_line(self) -> str:
-        """Its receptive field in the first input, in one line; "" if it sees no part of one."""
-        if self.is_input or self._id > _MOST_COMPOSED:
-            return ""
-        try:
-            return self.receptive_field().line()
-        except LookupFailedError as error:
-            _, found, reason = str(error).partition(" is not known: ")
-            return f"not known: {reason}" if found else ""
 
     @property
     def _id(self) -> OpId:

@@ -114,18 +114,31 @@ def _with_measure(before: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
     )
 
 
+_MOST_COMPOSED = 400
+"""After more ops, the screen does not wait for a receptive field."""
+
+
 class TracedForward:
     """A traced forward, with its ops by module."""
 
     def __init__(self, trace: TraceRecord) -> None:
         self.trace = trace
         self.anatomy = TraceStructure(trace)
+        self._fields: dict[OpId, str] = {}
 
     def op(self, id: OpId) -> OpRecord:
         return self.trace.ops[id]
 
     def name(self, id: OpId) -> str:
         return str(self.anatomy.labels[id])
+
+    def field(self, id: OpId) -> str:
+        """The receptive field of an op in one line; "" if it would take long."""
+        if id not in self._fields:
+            from torchglass.analyse.receptive_field import field_line
+
+            self._fields[id] = field_line(self.trace, id, most_ops=_MOST_COMPOSED)
+        return self._fields[id]
 
     @cached_property
     def calls(self) -> Mapping[str, Sequence[CallRecord]]:

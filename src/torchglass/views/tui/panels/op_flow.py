@@ -223,6 +223,8 @@ def _about(trace: TracedForward, op: OpRecord, width: int) -> Iterator[TextRow]:
     facts = [_time(op), "in place" if op.writes else "", op.grad_fn]
     if told := " · ".join(harmless(fact) for fact in facts if fact):
         yield from paragraph(told, width, "muted")
+    if field := trace.field(op.id):
+        yield from paragraph(harmless(f"receptive field {field}"), width, "muted")
     if op.source is not None:
         place = f"{op.source.file}:{op.source.line} in {op.source.function}"
         yield from paragraph(harmless(place), width, "muted")
