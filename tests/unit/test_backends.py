@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import urllib.request
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.recorded import RUN, put_step
+from tests.recorded import ROOT, RUN, put_step
 from torchglass import TorchglassWarning, errors, watch
 from torchglass.api import backends
 from torchglass.store.readers import FileReader, MemoryStore
@@ -80,3 +81,31 @@ def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Pa
     put_step(shown, 1)
 
     assert store.last_step() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("wandb", "wandb"),
+        ("tensorboard", "torch.utils.tensorboard"),
+        ("mlflow", "mlflow"),
+        ("opentelemetry", "opentelemetry.exporter.otlp.proto.http"),
+        ("ray", "ray"),
+        ("mcp", "mcp"),
+        ("lsp", "pygls"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_pip_line(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    loaded = [one for one in sys.modules if one == package or one.startswith(f"{package}.")]
+    for one in (package, *loaded):
+        # What Python finds if it is not installed.
+        monkeypatch.setitem(sys.modules, one, None)
+    monkeypatch.delitem(sys.modules, f"torchglass.integrations.{name}", raising=False)
+
+    with pytest.raises(errors.ViewError, match=re.escape(f"pip install 'torchglass[{name}]'")):
+        backends.integration(name, "this")
+
+    assert f"\n{name} = [" in settings
