@@ -17,6 +17,7 @@ from benchmarks import (
     memory,
     page,
     report,
+    runs,
     statistics,
     store,
     structure,
@@ -41,6 +42,7 @@ TOPICS = (
     guard.TOPIC,
     watching.TOPIC,
     store.TOPIC,
+    runs.TOPIC,
     explorer.TOPIC,
     page.TOPIC,
 )

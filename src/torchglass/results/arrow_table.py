@@ -49,6 +49,7 @@ _NAMES = ("run", "path", "name", "kind")
 _WHOLE = ("count", "nan", "inf")
 _MOST_ROWS = 4_000_000
 """Rows that are in memory at a time, unless one series has more."""
+_MOST_ROWS_WITH_BINS = 1_000_000
 _GROUP_ROWS = 100_000
 """Rows of a part of a Parquet file that can be skipped."""
 
@@ -98,7 +99,8 @@ class RunColumns:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in parts."""
         series = list(self.reader.series() if self.series is None else self.series)
-        most = max(_MOST_ROWS // max(self.reader.last_step() + 1, 1), 1)
+        rows = _MOST_ROWS_WITH_BINS if set(_BINS) & set(self.columns) else _MOST_ROWS
+        most = max(rows // max(self.reader.last_step() + 1, 1), 1)
         for start in range(0, len(series), most):
             yield self._batch(series[start : start + most])
 
@@ -172,7 +174,7 @@ def _bin_array(arrow: Any, column: str, bins: BinColumns, every: Sequence[Points
         starts[1:][has] = ends[1:]
         starts = np.maximum.accumulate(starts)
         offsets = arrow.array(starts.astype(np.int32), mask=np.append(~has, False))
-        return arrow.ListArray.from_arrays(offsets, arrow.array(bins.counts))
+        return arrow.ListArray.from_arrays(offsets, arrow.array(bins.counts, arrow.int64()))
     values = np.zeros(len(has), np.int64)
     values[has] = bins.exponents if column == "bin_exponent" else bins.firsts
     kind = arrow.int16() if column == "bin_exponent" else arrow.int64()

@@ -6,8 +6,7 @@ import contextlib
 import glob
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -60,34 +59,41 @@ def ranks_beside(path: Path) -> list[FileReader]:
 
 
 def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
-    readers = _filled(_readable(paths))
+    readers: list[FileReader] = []
+    ranks: set[tuple[object, int]] = set()
+    for reader in _readable(paths):
+        readers.append(reader)
+        if reader.finished() and reader.is_empty():
+            continue
+        run = reader.run()
+        known = len(ranks)
+        ranks.add((run_identity(run), run.rank))
+        # At the second run already: a folder may have more than can be open.
+        if len(ranks) == known or len({identity for identity, _ in ranks}) > 1:
+            for each in readers:
+                each.close()
+            raise _several_runs(target, [path.name for path in paths])
     if not readers:
         raise StoreError(f"there is no run file in {target}")
-    runs: defaultdict[object, list[FileReader]] = defaultdict(list)
-    for reader in readers:
-        runs[run_identity(reader.run())].append(reader)
-    ranks = {reader.run().rank for reader in readers}
-    if len(runs) == 1 and len(ranks) == len(readers):
-        return readers
-    for reader in readers:
-        reader.close()
-    names = [reader.path.name for reader in readers]
+    return _filled(readers)
+
+
+def _several_runs(target: Path, names: Sequence[str]) -> TargetError:
     shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-    raise TargetError(
+    listed = f", or list them with `torchglass runs {target}`" if target.is_dir() else ""
+    return TargetError(
         f"{target} contains more than one run: {shown}; name one of them, or a pattern that "
-        "only the ranks of one run match"
+        f"only the ranks of one run match{listed}"
     )
 
 
-def _readable(paths: Sequence[Path]) -> list[FileReader]:
+def _readable(paths: Sequence[Path]) -> Iterator[FileReader]:
     """The files that can be opened; a file that is being created is left out."""
-    readers = []
     for path in paths:
         try:
-            readers.append(FileReader(path))
-        except StoreError as error:  # noqa: PERF203 - a handful of files
+            yield FileReader(path)
+        except StoreError as error:  # noqa: PERF203 - opening a file takes far longer
             warn(f"left out: {error}")
-    return readers
 
 
 def _filled(readers: Sequence[FileReader]) -> list[FileReader]:

@@ -65,9 +65,8 @@ SELECT 'document', kind, json FROM documents WHERE kind IN ('ending', 'findings'
 UNION ALL
 SELECT 'trace', '', EXISTS (SELECT 1 FROM documents WHERE kind = 'trace')
 UNION ALL
-SELECT 'last', '', (SELECT max(step) FROM frames WHERE session = (SELECT max(session) FROM frames))
-UNION ALL
-SELECT 'time', '', time_ns FROM (SELECT time_ns FROM frames ORDER BY id DESC LIMIT {PACE_FRAMES})
+SELECT 'time', step, time_ns
+FROM (SELECT step, time_ns FROM frames ORDER BY id DESC LIMIT {PACE_FRAMES})
 """
 """All that an entry needs, in one statement: there may be ten thousand files."""
 
@@ -287,14 +286,15 @@ def _open_quiet(path: Path) -> sqlite3.Connection | None:
 
 
 def _entry(file: RunFileMark, connection: sqlite3.Connection) -> RunEntry:
-    found: dict[str, list[tuple[str, Any]]] = {"meta": [], "document": [], "time": []}
+    found: dict[str, list[tuple[Any, Any]]] = {"meta": [], "document": [], "time": []}
     for kind, key, value in connection.execute(_QUERY):
         found.setdefault(kind, []).append((key, value))
     meta = {key: json.loads(value) for key, value in found["meta"]}
     documents = {key: json.loads(zlib.decompress(value)) for key, value in found["document"]}
     run = from_json_data(RunRecord, meta["run"])
     times = [value for _, value in found["time"]]
-    last_step = -1 if found["last"][0][1] is None else int(found["last"][0][1])
+    # What was written last is the last step: a session that restarts earlier abandons later ones.
+    last_step = int(found["time"][0][0]) if times else -1
     status = status_of(
         from_json_data(Ending, documents["ending"]) if "ending" in documents else None,
         finished="finished_ns" in meta,

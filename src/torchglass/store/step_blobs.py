@@ -18,7 +18,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -123,8 +123,8 @@ class BinColumns(NamedTuple):
     firsts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     """Their numbers of bins."""
-    counts: npt.NDArray[np.int64]
-    """The counts of all bins."""
+    counts: npt.NDArray[np.integer[Any]]
+    """The counts of all bins, in a type that is large enough."""
 
     @classmethod
     def of(cls, every: Sequence[Histograms]) -> BinColumns:
@@ -141,10 +141,13 @@ class BinColumns(NamedTuple):
     def take(self, order: npt.NDArray[np.int64]) -> BinColumns:
         """The histograms at these indices."""
         lengths = self.lengths[order]
+        # There may be a hundred million bins: half the memory, where that is enough.
+        whole = np.int32 if max(len(self.counts), lengths.sum()) < 1 << 31 else np.int64
         starts = (np.cumsum(self.lengths) - self.lengths)[order]
-        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        counts = self.counts[np.repeat(starts, lengths) + within]
-        return BinColumns(self.exponents[order], self.firsts[order], lengths, counts)
+        moved = (starts - (np.cumsum(lengths) - lengths)).astype(whole)
+        places = np.repeat(moved, lengths)
+        places += np.arange(len(places), dtype=whole)
+        return BinColumns(self.exponents[order], self.firsts[order], lengths, self.counts[places])
 
 
 def unpack_all_bins(blob: bytes) -> BinColumns:
@@ -156,7 +159,7 @@ def unpack_all_bins(blob: bytes) -> BinColumns:
     lengths = np.frombuffer(blob, _LENGTH, number, at_lengths)
     small = np.frombuffer(blob, _SMALL, int(lengths.sum()), at_lengths + lengths.nbytes)
     rest = blob[at_lengths + lengths.nbytes + small.nbytes :]
-    counts = _counts(small, rest, slice(0, len(small)))
+    counts = _counts(small, rest, slice(0, len(small))) if rest else small
     return BinColumns(
         exponents.astype(np.int64), firsts.astype(np.int64), lengths.astype(np.int64), counts
     )
