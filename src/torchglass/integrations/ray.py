@@ -59,7 +59,7 @@ def _worker_folder() -> Path:
         ) from error
     if "local" not in storage.storage_filesystem.type_name:
         here = Path.cwd() / _FOLDER
-        warn(f"the storage of this run is not a folder, so that its files are in {here}")
+        warn(f"the storage of this run is not a folder, so its files are in {here}")
         return here
     return Path(storage.experiment_fs_path) / _FOLDER
 

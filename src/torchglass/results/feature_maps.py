@@ -84,7 +84,7 @@ class FeatureMaps:
 
     @property
     def heading(self) -> str:
-        """The number and size of the maps, the range of their values, and how they were made."""
+        """The number and size of the maps, their range of values, and how they were computed."""
         count, height, width = self.maps.shape
         note = f" ({self.note})" if self.note else ""
         return (

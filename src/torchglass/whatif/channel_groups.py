@@ -201,7 +201,7 @@ class ChannelProbe:
             return self.model(*args, **kwargs)
 
     def _dependents(self, path: str) -> dict[ChannelEnd, set[ChannelEnd]] | None:
-        """What reads each channel of a layer; None if they cannot be told apart."""
+        """What reads each channel of a layer; None if channels cannot be distinguished."""
         channels = channels_of(self._layers[path])
         bits = max((channels - 1).bit_length(), 1)
         codes = torch.arange(channels).unsqueeze(0) >> torch.arange(bits).unsqueeze(1) & 1
