@@ -18,7 +18,7 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Stats
 from torchglass.records.run import Frame, Point, Reader, Series, SeriesId
 
-_MOST_WAITING = 2000
+_MOST_WAITING, _MOST_WAITING_OF_ALL_TENSORS = 2000, 100
 """Steps; if the tool is slower than the training, further ones are dropped."""
 _SECONDS_BETWEEN_SENDS = 1.0
 _SECONDS_BETWEEN_FINDINGS = 10.0
@@ -47,7 +47,8 @@ class MirrorBackend(Backend):
 
     def __init__(self, *, everything: bool = False) -> None:
         self._everything = everything
-        self._waiting: queue.Queue[StepSummary | None] = queue.Queue(_MOST_WAITING)
+        most = _MOST_WAITING_OF_ALL_TENSORS if everything else _MOST_WAITING
+        self._waiting: queue.Queue[StepSummary | None] = queue.Queue(most)
         self._dropped = 0
         self._reader: Reader | None = None
         self._thread: threading.Thread | None = None
