@@ -1,8 +1,8 @@
 """Which module of one model is which of another, though it was renamed or moved.
 
-As git finds renames: what has the same path and looks alike is a pair; of the rest, what looks
-alike under the same parent was renamed, and elsewhere moved. What looks alike several times is told
-apart by its values, if they can be read, and else by its order.
+This works as in git: modules with the same path and structure are a pair. Of the others, equal
+modules under the same parent were renamed, and elsewhere they were moved. If several are equal,
+their values decide, if they can be read, and otherwise their order.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Pairing:
     def _pair_children(
         self, old: Sequence[Module], new: Sequence[Module]
     ) -> list[tuple[Module, Module]]:
-        """Pair the children of two modules, by one rule after the other; gives the pairs."""
+        """Pair the children of two modules, by one rule after the other; returns the pairs."""
         has_other_names = [one.name for one in old] != [one.name for one in new]
         rules: list[Callable[[list[Module], list[Module]], Iterable[tuple[Module, Module]]]] = [
             *([self._by_values] if has_other_names else []),

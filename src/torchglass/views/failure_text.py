@@ -210,7 +210,7 @@ def _set(failure: Failure, found: SizeOrigin) -> str:
     """The op that set a size, and its input shape."""
     op = found.op
     if op.kind == "input":
-        return f"the {found.size} of {found.tensor.name} is that of {_made_by(failure, op.id)}"
+        return f"the {found.size} of {found.tensor.name} comes from {_made_by(failure, op.id)}"
     told = (
         f"the {found.size} of {harmless(found.tensor.name)} was set by {_made_by(failure, op.id)}"
     )

@@ -23,19 +23,19 @@ _SAMPLE = 64
 _HUGE = 1e30
 """Larger values are masks, such as the lowest float; they count as infinite."""
 _MASKED = -5e3
-"""Lower values hide a place from a softmax: -10000 and -inf say the same."""
+"""Lower values mask a position in a softmax: -10000 and -inf mean the same."""
 _LARGEST = 0.3
-"""The distance from which on two values are not the same, however large the noise is."""
+"""From this distance on, two values are never the same, however large the noise is."""
 _USUAL = 3.0
-"""How many times what most values were apart the next may be."""
+"""The tolerance of the next value, as a multiple of the usual distance of earlier ones."""
 _PART = 1 << 16
 """The elements of a large weight that are compared here; `tensor_changes` compares all."""
 _MOST = 4
 """Candidates that are compared element by element."""
 _MARGINS = 1.5, 4.0
-"""How many times the measured noise two executions may be apart: at least and at most."""
+"""The smallest and largest tolerance, as multiples of the measured noise."""
 _ENOUGH = 8
-"""Values that must match before their distances tell how far apart the next may be."""
+"""Values that must match before their distances set the tolerance of the next."""
 _SMALL = 60.0
 """In a tensor of few elements the noise of one run may be small by chance."""
 _MOST_PERMUTATIONS = 24
@@ -110,7 +110,7 @@ class ValueMatcher:
                 self._learn(value)
 
     def _learn(self, b: ValueId) -> None:
-        """Expect of later values what was seen of earlier ones: the same kernels round alike."""
+        """Set the tolerance of later values from earlier ones: equal kernels round equally."""
         a = self.matches.of[b][0]
         if not self.a.values[a].is_floating_point() or a not in self.a.noise:
             return
