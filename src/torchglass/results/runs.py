@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,8 @@ class RunFolder:
         readable = [entry for entry in entries if not (entry.unreadable or entry.is_trace)]
         runs = sorted(_one_each(readable), key=lambda entry: (-entry.run.created_ns, entry.path))
         self._listed = {entry.path: entry for entry in runs}
-        return RunTable(self.folder, runs, [entry for entry in entries if entry.unreadable])
+        broken = sorted((entry for entry in entries if entry.unreadable), key=attrgetter("path"))
+        return RunTable(self.folder, runs, broken)
 
     def cells(self, *, where: str, sort: str, count: int) -> dict[str, Any]:
         """The first runs of the table as texts, filtered and sorted."""
