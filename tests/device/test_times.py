@@ -47,12 +47,15 @@ def test_a_record_has_the_time_of_the_kernels_and_not_of_our_own(device: str) ->
     model, (x, _) = mlp(device, 10), batch(device)
     long = 50 * KERNEL_NS
     with slow_kernels(long), torch.no_grad(), tg.record(model) as recording:
+        for _ in range(200):
+            # The device is a second behind, so that its timeline is exact on a busy machine.
+            x.add(1)
         model(x)
         total = recording[""].totals.total_ns
 
-    assert total >= 21 * long
-    # The device is behind by now, so its timeline is exact. Reading a tensor is a kernel, too.
+    # Reading a tensor is a kernel, too: it is in no time.
     assert recording["18"].totals.total_ns == long
+    assert total == 21 * long
 
 
 def test_an_inspection_has_the_time_of_the_kernels_forward_and_backward() -> None:

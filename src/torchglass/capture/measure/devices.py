@@ -168,7 +168,7 @@ class DeviceTimer:
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self._devices = sorted(devices, key=str)
-        self._pending: list[tuple[DeviceMark, DeviceMark, Callable[[int], None]]] = []
+        self._pending: list[tuple[DeviceMark, DeviceMark, Callable[[list[int]], None]]] = []
         self._lock = threading.Lock()
 
     def mark(self) -> DeviceMark:
@@ -179,6 +179,12 @@ class DeviceTimer:
 
     def between(self, start: DeviceMark, end: DeviceMark, use: Callable[[int], None]) -> None:
         """Hand over the nanoseconds between two marks later; the longest of all devices."""
+        self.between_each(start, end, lambda each: use(max(each, default=0)))
+
+    def between_each(
+        self, start: DeviceMark, end: DeviceMark, use: Callable[[list[int]], None]
+    ) -> None:
+        """The same for each device."""
         with self._lock:
             self._pending.append((start, end, use))
 
@@ -191,7 +197,7 @@ class DeviceTimer:
                 event.synchronize()
         for start, end, use in pending:
             passed = (one.elapsed_time(other) for one, other in zip(start, end, strict=False))
-            use(round(max(passed, default=0.0) * _NS_PER_MS))
+            use([round(milliseconds * _NS_PER_MS) for milliseconds in passed])
 
 
 Timer = HostTimer | DeviceTimer

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 
 from torchglass.analyse import histograms
 from torchglass.capture.measure.devices import DeviceMark, DeviceTimer
@@ -61,6 +62,7 @@ class ObservedCall:
         "history",
         "inputs",
         "is_timed",
+        "lost_each",
         "lost_ns",
         "marks",
         "number",
@@ -77,7 +79,9 @@ class ObservedCall:
     start_ns: int
     start_bytes: int
     lost_ns: int
-    """The time that measuring had taken before the start; on a device, the time inside."""
+    """The time that measuring had taken before the start."""
+    lost_each: list[int]
+    """The time that measuring took on each device inside of the call."""
     marks: tuple[DeviceMark, DeviceMark]
     """On a device: before and after what was measured at its start."""
     total_ns: int
@@ -99,6 +103,7 @@ class ObservedCall:
         self.inputs: StatisticsReading | Located = ()
         self.outputs: StatisticsReading | Located = ()
         self.children_ns = 0
+        self.lost_each = []
         self.is_timed = True
         """Whether its time is known; on a device it is not until the device is done."""
         self.added_bytes: int | None = None
@@ -136,22 +141,25 @@ class ObservedCall:
     def time_on(self, timer: DeviceTimer, ended: DeviceMark, node: ObservedCall | None) -> None:
         """Take its time from events; `node` is the call whose autograd node recomputes it."""
         self.is_timed = False
-        self.total_ns = self.lost_ns = 0
-        timer.between(*self.marks, self._lose)
-        timer.between(ended, timer.mark(), self._lose)
-        timer.between(self.marks[1], ended, partial(self._settle, node))
+        self.total_ns = 0
+        timer.between_each(*self.marks, self._lose)
+        timer.between_each(ended, timer.mark(), self._lose)
+        timer.between_each(self.marks[1], ended, partial(self._settle, node))
 
-    def _lose(self, ns: int) -> None:
+    def _lose(self, each: Sequence[int]) -> None:
         if self.parent is not None:
-            self.parent.lost_ns += ns
+            self.parent.lost_each = [
+                sum(pair) for pair in zip_longest(self.parent.lost_each, each, fillvalue=0)
+            ]
 
-    def _settle(self, node: ObservedCall | None, ns: int) -> None:
-        self.total_ns = max(ns - self.lost_ns, 0)
+    def _settle(self, node: ObservedCall | None, each: Sequence[int]) -> None:
+        own = (ns - lost for ns, lost in zip_longest(each, self.lost_each, fillvalue=0))
+        self.total_ns = max(own, default=0)
         self.is_timed = True
+        self._lose(self.lost_each)
         outer = self.parent
         if outer is not None and outer.recomputed == self.recomputed:
             outer.children_ns += self.total_ns
-            outer.lost_ns += self.lost_ns
         if self.recomputed:
             self.charge_time(self.self_ns)
             if node is not None:
