@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"missed: {one.case.name} ({one.dtype}): {one.said}")
     if not options.only:
         print(f"first divergence: {cost():.1f} times the forward of one model")
+        count, seconds = many_modules()
+        print(f"{count:,} against {count:,} modules, values included: {seconds:.1f} s CPU")
     if options.write:
         write_between_marks(options.write, text)
     return 0
@@ -107,6 +109,33 @@ def cost(width: int = 512, layers: int = 6, rounds: int = 3) -> float:
         if found is None or found.b is None or "norm1" not in found.b.path:
             raise RuntimeError(f"the planted bug was not found: {found}")
     return statistics.median(ratios)
+
+
+def many_modules(blocks: int = 1_000) -> tuple[int, float]:
+    """The number of modules of a large model, and the CPU seconds to compare it with a copy.
+
+    The copy was trained further, and the module that contains all blocks has another name.
+    """
+    from torch import nn
+
+    def block() -> nn.Module:
+        attention = nn.ModuleDict({name: nn.Linear(8, 8) for name in "qko"})
+        mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        return nn.ModuleDict({"norm": nn.LayerNorm(8), "attention": attention, "mlp": mlp})
+
+    before = nn.ModuleDict({"layers": nn.ModuleList(block() for _ in range(blocks))})
+    trained = copy.deepcopy(before["layers"])
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    after = nn.ModuleDict({"blocks": trained})
+    start = time.process_time()
+    found = tg.compare(before, after)
+    seconds = time.process_time() - start
+    renamed = found.structure.changes.get("blocks") if found.structure else None
+    if renamed is None or renamed.path_before != "layers":
+        raise RuntimeError("the planted rename was not found")
+    return sum(1 for _ in before.modules()), seconds
 
 
 if __name__ == "__main__":

@@ -132,23 +132,37 @@ class _Search:
         while True:
             self._update()
             frontier = self._frontier(self.b, self.apart_b, self.agreed_b)
-            if not self._resolve(frontier):
+            if self._resolve(frontier):
+                continue
+            found = self._same_layer(frontier)
+            if found is not None:
+                return found
+            if not (self._expand(frontier) or self._look_further()):
                 break
         if not frontier:
             return self._ends_early()
-        return self._other_weight(frontier) or self._by_replay() or self._by_likeness(frontier)
+        return self._by_replay() or self._by_likeness(frontier)
 
-    def _other_weight(self, frontier: Sequence[ExecutedOp]) -> OpPair | None:
-        """The same function on the same operands, with a weight whose values `a` does not have."""
+    def _same_layer(self, frontier: Sequence[ExecutedOp]) -> OpPair | None:
+        """The same function of a weight on the same operands: its arguments differ, or its weight.
+
+        Nothing has to run again: an op with a weight of the same name, or the same weight, is the
+        counterpart.
+        """
         for op in sorted(frontier, key=lambda one: self.b.position[one.id]):
-            wrong = [one for one in op.inputs if one in self.b.names and one not in self.agreed_b]
-            for other in self.apart_a if wrong else ():
+            weights = [one for one in op.inputs if one in self.b.names]
+            for other in self.apart_a if weights else ():
                 if function_of(other) != function_of(op) or len(other.inputs) != len(op.inputs):
                     continue
-                pairs = zip(op.inputs, other.inputs, strict=True)
+                pairs = list(zip(op.inputs, other.inputs, strict=True))
                 apart = [pair for pair in pairs if not self._is_alike(*pair)]
-                is_named = all(own in self.b.names and at in self.a.names for own, at in apart)
-                if apart and is_named and self.b.names[apart[0][0]] == self.a.names[apart[0][1]]:
+                if not apart and settings_differ(op, other):
+                    values = other.outputs[0], op.outputs[0]
+                    return OpPair(
+                        kind="arguments", a=other, b=op, value_a=values[0], value_b=values[1]
+                    )
+                names = [(self.b.names.get(own), self.a.names.get(at)) for own, at in apart]
+                if apart and all(own and own == at for own, at in names):
                     own, there = apart[0]
                     return OpPair(kind="weight", a=other, b=op, value_a=there, value_b=own)
         return None
@@ -200,7 +214,7 @@ class _Search:
             wanted = [*((one, near) for one in op.outputs), *((one, sides_a) for one in sides)]
             for value, among in wanted:
                 is_new |= self._look_for(value, among)
-        return is_new or self._expand(frontier) or self._look_further()
+        return is_new
 
     def _look_further(self) -> bool:
         """Find parts of values of `a` behind the first ops, such as the halves of a rotation."""
