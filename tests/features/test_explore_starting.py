@@ -413,6 +413,19 @@ def test_a_dict_of_tensors_is_explored_as_the_file_it_came_from(wrap: Any) -> No
     assert "Attributes" in text
 
 
+def test_histograms_before_and_after_are_drawn_for_a_changed_tensor() -> None:
+    torch.manual_seed(0)
+    old = {"layer.weight": torch.randn(64, 64)}
+    new = {"layer.weight": old["layer.weight"] + 2.0}
+
+    text = shown(new, against=old, press=("n",))
+
+    drawn = [re.search(rf"{word}  ([▁▂▃▄▅▆▇█]+)", text) for word in ("old", "new")]
+    assert all(drawn)
+    peaks = [one[1].index("█") for one in drawn if one]
+    assert peaks[0] < peaks[1]
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_two_checkpoints_are_compared_by_shape_and_values(tmp_path: Path, suffix: str) -> None:
     old, new = net().state_dict(), net().state_dict()

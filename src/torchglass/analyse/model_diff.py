@@ -28,6 +28,10 @@ class SlotChange:
     distance: float | None = None
     """The distance of the values relative to the old ones; None if shapes differ, or if it was
     not computed."""
+    histograms: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """How many old and new values are in each of the same bins."""
+    value_range: tuple[float, float] | None = None
+    """The lowest and highest value in the bins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -447,11 +447,13 @@ def _leaving_as_found(model: Any) -> Iterator[None]:
 
 
 def _compared(target: object, model: Model, against: object, unsafe: bool) -> ModelDiff:
-    from torchglass.whatif.tensor_changes import compare_weights
+    from torchglass.whatif.tensor_changes import compare_weights, with_histograms
 
     other = resolve(against)
     tensors = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
-    return compare_weights((_opened(other, unsafe).reader.model(), model), tensors)[0]
+    before = _opened(other, unsafe).reader.model()
+    diff, changes = compare_weights((before, model), tensors)
+    return with_histograms(diff, changes or (), tensors)
 
 
 def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ _LEFT = 1e-4
 """The share of the squared norm that a change of low rank may leave unexplained."""
 _ROUNDED = 0.06
 """The mean square of a rounding error, relative to the step of a dtype and the value."""
+_MOST_HISTOGRAMS = 1_000
+_BINS = 24
 _SMALL = 1 << 14
 """Elements of a tensor that is compared by numpy, whose calls cost less."""
 
@@ -73,6 +75,36 @@ def _tensor_pairs(
                 yield TensorChange(
                     name=other, name_before=one, before=known[slot.name], after=slot.spec
                 )
+
+
+def with_histograms(
+    diff: ModelDiff, changes: Sequence[TensorChange], tensors: tuple[Tensors, Tensors]
+) -> ModelDiff:
+    """A comparison with histograms of the first tensors whose values changed."""
+    found = dict(diff.changes)
+    changed = [one for one in changes if one.distance]
+    for one in changed[:_MOST_HISTOGRAMS]:
+        path, _, name = one.name.rpartition(".")
+        if path not in found:
+            continue
+        samples = [_sampled(tensors[0][one.name_before]()), _sampled(tensors[1][one.name]())]
+        low, high = (float(pick(np.concatenate(samples), initial=0)) for pick in (np.min, np.max))
+        bins = [np.histogram(part, _BINS, (low, high))[0] for part in samples]
+        both = tuple(bins[0].tolist()), tuple(bins[1].tolist())
+        slots = tuple(
+            replace(slot, histograms=both, value_range=(low, high)) if slot.name == name else slot
+            for slot in found[path].slots
+        )
+        found[path] = replace(found[path], slots=slots)
+    return replace(diff, changes=found)
+
+
+def _sampled(tensor: torch.Tensor) -> Numbers:
+    """Finite values, spread over a tensor."""
+    flat = _flat(tensor)
+    few: Numbers = flat[:: max(len(flat) // _SMALL, 1)].to("cpu", torch.float64).numpy()
+    finite: Numbers = few[np.isfinite(few)]
+    return finite
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from torchglass.analyse.model_diff import ModuleChange
+from torchglass.analyse.model_diff import ModuleChange, SlotChange
 from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.measures import Measures, ModuleMeasure
@@ -19,6 +19,7 @@ from torchglass.tables.text import (
     format_time,
     harmless,
     shape_text,
+    sparkline,
 )
 from torchglass.views.model_text import part_text
 from torchglass.views.tui.explorer_state import SHARED, TIED, ExplorerState, tied_to
@@ -147,6 +148,19 @@ def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
     filled = [at for at, column in enumerate(columns) if any(column)]
     lines = zip(*(columns[at] for at in filled), strict=True)
     yield from map(TextRow, table(list(lines), " ".join(styles[at] for at in filled)))
+    for slot in change.slots:
+        yield from _histograms(slot)
+
+
+def _histograms(slot: SlotChange) -> Iterator[TextRow]:
+    """The distribution of the values of a tensor before and after, in the same bins."""
+    if slot.histograms is None or slot.value_range is None:
+        return
+    low, high = slot.value_range
+    yield text(f"{slot.name} from {low:.3g} to {high:.3g}", "muted")
+    for word, counts in zip(("old", "new"), slot.histograms, strict=True):
+        bars = sparkline(counts, len(counts))
+        yield text(f"{word}  {bars}", "spark")
 
 
 def _spec(spec: TensorSpec | None) -> str:
