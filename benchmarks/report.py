@@ -75,11 +75,11 @@ def has_marks(page: Path) -> bool:
     return bool(begin) and END in rest
 
 
-def write_between_marks(page: Path, text: str) -> None:
+def write_between_marks(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put a text where a page has its measured part; the rest of the page stays."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def _facts_text(facts: Facts) -> str:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.diagnosis import KINDS
 from benchmarks.diagnosis.__main__ import chosen, main
 from benchmarks.diagnosis.cases import Case, all_cases
+from benchmarks.diagnosis.cost import ratios, rule_time
 from benchmarks.diagnosis.runner import Found, Result, run_all
 from benchmarks.diagnosis.score import alarms, is_right_place, markdown, rank_of_right
 
@@ -108,3 +109,12 @@ def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["--only", "no-such-case"])
     assert "no case is called no-such-case" in capsys.readouterr().err
+
+
+def test_the_cost_of_the_rules_is_measured() -> None:
+    own = rule_time(layers=2, steps=5)
+    found = ratios(("mlp", {"layers": 2, "width": 4}), batch=4, turns=1)
+
+    assert own.series > 20
+    assert own.milliseconds > 0
+    assert min(found) > 0

@@ -30,8 +30,12 @@ from torchglass.records.trace import Phase
 
 MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
-_CLOSE_CHECKS, _CHECK_EVERY = 32, 4
-"""After this many steps, problems that may pass are checked at every fourth step only."""
+_CLOSE_CHECKS, _MANY_CHECKS = 32, 256
+"""After so many steps, problems that may pass are looked for at every 4th, then every 16th step."""
+
+
+def _check_every(checks: int) -> int:
+    return 1 if checks <= _CLOSE_CHECKS else 4 if checks <= _MANY_CHECKS else 16
 
 
 @dataclass
@@ -82,7 +86,8 @@ class TrainingHealth:
         ]
         self._checks += not is_still
         # A problem that may pass is looked for at each step only if one is there.
-        is_rest = self._checks > _CLOSE_CHECKS and not self._open and self._checks % _CHECK_EVERY
+        is_waiting = any(key not in self._reported for key in self._open)
+        is_rest = not is_waiting and self._checks % _check_every(self._checks)
         if is_still or is_rest:
             return new
         passing = [
