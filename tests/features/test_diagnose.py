@@ -451,3 +451,23 @@ def test_ranks_with_different_parameters_are_named(
 
     found = [one.kind for one in tg.diagnose(tmp_path).findings]
     assert ("ranks-differ" in found) == (seeds[0] != seeds[1])
+
+
+def test_an_optimizer_that_stops_by_itself_at_the_minimum_is_healthy(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
+    optimizer: Any = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)
+    x = torch.randn(256, 16)
+    y = x[:, :5].argmax(1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
+        for _ in range(20):
+            watcher.log("loss", optimizer.step(closure))
+
+    assert tg.diagnose(tmp_path / "run.glass").problems == ()

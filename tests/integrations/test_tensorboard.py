@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
-    event_accumulator,
-)
+from tensorboard.backend.event_processing import event_accumulator
 from torch import nn
 
 import torchglass as tg

@@ -467,3 +467,18 @@ def test_a_rule_names_its_problem(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(PAIRS))
 def test_a_rule_is_silent_about_what_only_looks_like_its_problem(kind: str) -> None:
     assert kind not in kinds(PAIRS[kind].healthy(), kind)
+
+
+@pytest.mark.parametrize(("steps", "severity"), [(30, "info"), (90, "warning")])
+def test_a_loss_that_only_fell_to_chance_is_a_warning_after_many_steps(
+    steps: int, severity: str
+) -> None:
+    chance = float(np.log(8))
+    noise = np.random.default_rng(0).normal(0, 0.02, steps)
+    loss = [chance + 0.6 * 0.6**step + noise[step] for step in range(steps)]
+
+    (found,) = RULES["loss-plateau"].check(
+        losses(replace(CROSS_ENTROPY, input_shape=(8, 8)), loss=loss)
+    )
+
+    assert found.severity == severity

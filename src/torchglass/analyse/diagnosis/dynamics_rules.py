@@ -15,6 +15,8 @@ from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, Tra
 from torchglass.records.findings import Finding
 
 _FEWEST = 12
+_ENOUGH_AT_CHANCE = 50
+"""Steps after which a loss that fell to chance, and no further, is a warning."""
 _LARGE_LOGITS = 30.0
 _LARGE_UPDATE = 1e-3
 
@@ -164,6 +166,8 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
             continue
         rates = view.facts.lr.values
         is_warming_up = len(rates) > 2 and rates[-1] > 1.5 * median(rates)
+        # The first steps of a training often only bring the loss down to chance.
+        is_early = has_fallen and len(values) < _ENOUGH_AT_CHANCE
         # The losses of networks that play against each other need not fall.
         is_game = len(view.facts.optimizers) > 1 and len(view.losses) > 1
         yield finding(
@@ -171,7 +175,9 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
             f"The loss does not fall: {short(float(start.mean()))} at first, "
             f"{short(float(end.mean()))} at the end"
             + (f"; guessing gives {short(chance)}" if is_chance and chance is not None else ""),
-            severity="warning" if is_chance and not (is_warming_up or is_game) else "info",
+            severity="warning"
+            if is_chance and not (is_warming_up or is_early or is_game)
+            else "info",
             series=track.label,
             first_step=int(steps[0]),
             last_step=int(steps[-1]),

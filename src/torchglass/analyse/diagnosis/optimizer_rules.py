@@ -514,6 +514,9 @@ def _unchanged_since(view: TrainingView, one: ParameterFacts) -> float:
     if len(sizes) < _FEWEST_STILL - 1 or not (sizes > 0).all():
         return math.inf
     optimizer = view.facts.optimizers[one.optimizer]
+    if "LBFGS" in optimizer.name:
+        # It stops by itself once the gradient or the change is below its tolerance.
+        return math.inf
     rate = max(optimizer.lr, default=0.0)
     # SGD goes as far as the gradient is long, others about as far as the learning rate.
     step = rate * float(sizes.min()) if "SGD" in optimizer.name else rate
