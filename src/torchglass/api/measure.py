@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from torchglass.errors import (
     CaptureError,
     FencedBlock,
+    TargetError,
     expect_at_least,
     expect_one_of,
     uninterruptible,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torchglass.results.flops import Flops
     from torchglass.results.inspection import Inspection
     from torchglass.results.memory import Memory
+    from torchglass.results.memory_snapshot import MemorySnapshot
     from torchglass.results.profile import Profile
     from torchglass.results.statistics import Recording
 
@@ -136,6 +139,11 @@ def unregister_flops(op: Any) -> None:
     unregister_flops(op)
 
 
+@overload
+def memory(model: str | os.PathLike[str]) -> MemorySnapshot: ...
+
+
+@overload
 def memory(
     model: Any,
     *inputs: Any,
@@ -144,13 +152,25 @@ def memory(
     loss: Loss | None = None,
     fake: bool = False,
     **kwargs: Any,
-) -> Memory:
+) -> Memory: ...
+
+
+def memory(
+    model: Any,
+    *inputs: Any,
+    backward: bool = True,
+    optimizer: OptimizerChoice | None = None,
+    loss: Loss | None = None,
+    fake: bool = False,
+    **kwargs: Any,
+) -> Memory | MemorySnapshot:
     """Measure the memory of one step: the peak, what it consists of, and which module keeps it.
 
     Parameters, gradients, buffers and random state are unchanged afterwards.
 
     Args:
-        model: A module, or any function of tensors.
+        model: A module, or any function of tensors. Alone, also a file written by
+            `torch.cuda.memory._dump_snapshot`: read without a GPU, and without running its code.
         *inputs: Positional arguments of the forward.
         backward: Also run the backward. False computes no gradients at all.
         optimizer: Also run an optimizer step, on copies: a name such as "adamw", a class, a
@@ -161,10 +181,12 @@ def memory(
         **kwargs: Keyword arguments of the forward.
 
     Returns:
-        A `Memory`: print it, index it by module path, or export it.
+        A `Memory`: print it, index it by module path, or export it. For a file, a
+        `MemorySnapshot`: print it or export it.
 
     Raises:
         CaptureError: The model cannot be run this way, or `optimizer` cannot be used.
+        TargetError: The file is not a memory snapshot, or could run code.
 
     Example:
         >>> import torch
@@ -179,10 +201,27 @@ def memory(
     from torchglass.capture.measure.memory import measure
     from torchglass.results.memory import Memory
 
+    if isinstance(model, (str, os.PathLike)):
+        if inputs or kwargs or optimizer is not None or loss is not None or fake or not backward:
+            raise TargetError("a memory snapshot is only read: pass the file alone")
+        return _snapshot(Path(model))
     if optimizer is not None:
         _expect_optimizer(optimizer)
     step: Any = {"backward": backward, "optimizer": optimizer, "loss": loss}
     return Memory(*measure(model, inputs, kwargs, fake=fake, **step))
+
+
+def _snapshot(path: Path) -> MemorySnapshot:
+    from torchglass.analyse.memory_snapshot import read_snapshot
+    from torchglass.results.memory_snapshot import MemorySnapshot
+
+    try:
+        with path.open("rb") as file:
+            return MemorySnapshot(path.name, read_snapshot(file))
+    except OSError as error:
+        raise TargetError(f"cannot read {path}: {error.strerror}") from None
+    except TargetError as error:
+        raise type(error)(f"cannot read {path}: {error}") from None
 
 
 def _expect_optimizer(optimizer: Any) -> None:

@@ -74,6 +74,8 @@ class ReportOptions(TableOptions):
 
 
 DEFAULTS = ReportOptions()
+_SNAPSHOTS = (".pickle", ".pkl")
+"""How files of `torch.cuda.memory._dump_snapshot` end."""
 
 
 def _measure(
@@ -148,7 +150,10 @@ def memory(
     torchglass memory torchvision.models:resnet18 --input 8x3x224x224 --optimizer adamw
     torchglass memory net.py:Net --input 8x16 --no-backward --peak
     torchglass memory net.py:Net --input 4096x16 --fake --json memory.json
+    torchglass memory snapshot.pickle --peak
     ```
+
+    `snapshot.pickle` is a file of `torch.cuda.memory._dump_snapshot`. It is read without a GPU.
 
     Parameters
     ----------
@@ -163,6 +168,14 @@ def memory(
     """
     from torchglass.api import measure
 
+    if target.suffix in _SNAPSHOTS:
+        given = (input, optimizer, fake, ops, not backward, report.sort, report.depth is not None)
+        if any(given):
+            raise TargetError("a memory snapshot is only read: it takes --peak and the formats")
+        report.check()
+        snapshot = measure.memory(target)
+        report.show(snapshot, more=[snapshot.peak_table(width=terminal_width())] if peak else [])
+        return
     if optimizer is not None and not backward:
         raise TargetError("--optimizer needs the backward. Remove --no-backward.")
     options = {"backward": backward, "optimizer": optimizer, "fake": fake}
