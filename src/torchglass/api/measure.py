@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torchglass.results.memory_snapshot import MemorySnapshot
     from torchglass.results.profile import Profile
     from torchglass.results.statistics import Recording
+    from torchglass.results.trace_profile import TraceProfile
 
 F = TypeVar("F", bound="Formula")
 
@@ -242,6 +243,11 @@ def _expect_optimizer(optimizer: Any) -> None:
         )
 
 
+@overload
+def profile(model: str | os.PathLike[str]) -> TraceProfile: ...
+
+
+@overload
 def profile(
     model: Any,
     *inputs: Any,
@@ -251,14 +257,26 @@ def profile(
     loss: Loss | None = None,
     ops: bool = True,
     **kwargs: Any,
-) -> Profile:
-    """Time each module and op, forward and backward.
+) -> Profile: ...
+
+
+def profile(
+    model: Any,
+    *inputs: Any,
+    backward: bool = True,
+    warmup: int = 3,
+    repeats: int = 10,
+    loss: Loss | None = None,
+    ops: bool = True,
+    **kwargs: Any,
+) -> Profile | TraceProfile:
+    """Time each module and op, forward and backward; or read a trace that torch.profiler wrote.
 
     Every run gets the same random values. Gradients, buffers and random state are unchanged
     afterwards.
 
     Args:
-        model: A module, or any function of tensors.
+        model: A module, or any function of tensors. Or the path of a trace, .json or .json.gz.
         *inputs: Positional arguments of the forward.
         backward: Also time the backward. False computes no gradients.
         warmup: Number of runs before the timed ones.
@@ -268,9 +286,11 @@ def profile(
         **kwargs: Keyword arguments of the forward.
 
     Returns:
-        A `Profile`: print it, index it by module path, or export it.
+        A `Profile`: print it, index it by module path, or export it. Of a trace a `TraceProfile`:
+        kernel, idle and copy time, by module where the trace has modules.
 
     Raises:
+        TargetError: The file is not a trace of torch.profiler.
         CaptureError: `warmup` is negative, `repeats` is less than 1, or the model cannot be run.
 
     Example:
@@ -283,6 +303,11 @@ def profile(
         >>> sum(row.self_ns for row in every) == taken.root.total_ns
         True
     """
+    if isinstance(model, (str, os.PathLike)):
+        from torchglass.analyse.kineto_file import read_trace
+        from torchglass.results.trace_profile import TraceProfile
+
+        return TraceProfile(Path(model).name, *read_trace(Path(model)))
     from torchglass.capture.measure.profile import measure
     from torchglass.results.profile import Profile
 

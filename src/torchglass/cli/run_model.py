@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchglass.results.op import Op
     from torchglass.results.report import ModuleReport
     from torchglass.results.trace import Trace
+    from torchglass.results.trace_profile import TraceProfile
 
 Backward = Annotated[
     bool,
@@ -186,7 +187,9 @@ def memory(
 
 @app.command
 def profile(
-    target: Model,
+    target: Annotated[
+        Path, Parameter(help="`net.py:Net`, `package.module:name`, or a trace of torch.profiler.")
+    ],
     /,
     *,
     input: Inputs = (),
@@ -198,13 +201,14 @@ def profile(
     trace: Path | None = None,
     report: ReportOptions = DEFAULTS,
 ) -> None:
-    """Time each module, forward and backward.
+    """Time each module, forward and backward, or read a trace of torch.profiler.
 
     ```
     torchglass profile torchvision.models:resnet18 --input 1x3x224x224
     torchglass profile net.py:Net --input 8x16 --sort self --ops
     torchglass profile net.py:Net --input 8x16 --forward-only --trace run.json
     torchglass profile net.py:Net --input 8x16 --csv times.csv
+    torchglass profile trace.json.gz --ops
     ```
 
     Parameters
@@ -214,14 +218,20 @@ def profile(
     repeats
         Timed runs; the fastest is shown.
     ops
-        Also time each op, with more overhead, and print the slowest.
+        Also time each op, with more overhead, and print the slowest; of a trace, its kernels.
     layers
         Print each layer with its parameters, shapes, times and memory instead of a table.
     trace
         Write the fastest run as a trace for chrome://tracing or ui.perfetto.dev.
     """
+    from torchglass.analyse.kineto_file import FILE_NAMES
     from torchglass.api import measure
 
+    if target.name.endswith(FILE_NAMES):
+        if input or layers or trace:
+            raise TargetError("--input, --layers and --trace are for a model, not for a trace")
+        _show_trace(target, report, ops=ops)
+        return
     options = {"backward": backward, "warmup": warmup, "repeats": repeats}
     with_ops = ops or bool(trace or report.json)
     result = _measure(measure.profile, target, input, report, **options, ops=with_ops)
@@ -232,6 +242,17 @@ def profile(
     else:
         more = [result.op_table(width=terminal_width())] if ops else []
         report.show(result, text=result.overlay(width=terminal_width()), more=more)
+
+
+def _show_trace(file: Path, report: ReportOptions, *, ops: bool) -> None:
+    """Print the times in a trace of torch.profiler."""
+    from torchglass.api import measure
+
+    if report.sort is not None or report.depth is not None:
+        raise TargetError("--sort and --depth are for a model, not for a trace")
+    report.check()
+    result: TraceProfile = measure.profile(file)
+    report.show(result, more=[result.op_table(width=terminal_width())] if ops else [])
 
 
 @app.command
