@@ -200,11 +200,23 @@ def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
     assert words in told_changes(path)
 
 
-def test_another_class_and_other_settings_are_told() -> None:
+def test_another_class_is_told_and_settings_that_it_did_not_have_are_not() -> None:
     text = told_changes("blocks.0.mlp.1")
 
     assert "previous class: torch.nn.modules.activation.GELU" in text
-    assert "previous settings: none" in text
+    assert "previous settings" not in text
+
+
+def test_other_settings_of_the_same_class_are_told() -> None:
+    def norm(eps: str) -> Model:
+        return make.model({"children": {"norm": {"class": "Norm", "extra": f"64, eps={eps}"}}})
+
+    compared = compare(norm("1e-05"), norm("0.01"), {})
+    state = subject_of(samples.store(norm("0.01")), comparison=compared)
+
+    shown = text_of(describe_module(state, module_at(state, "norm"), 80))
+
+    assert "previous settings: 64, eps=1e-05" in shown
 
 
 def test_what_is_the_same_is_not_spoken_of() -> None:
