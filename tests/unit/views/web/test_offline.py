@@ -23,6 +23,10 @@ def _built_page() -> None:
     hatch_build.build_page(Path(hatch_build.__file__).parent)
 
 
+MOST_BYTES = 310_000
+"""It was 300,000 before the page had the table of a folder of runs."""
+
+
 def store_for(name: str) -> MemoryStore:
     store = MemoryStore(RunRecord(name=name, created_ns=0))
     store.put_model(make.model({"children": {name: {"weight": (2, 3)}}}))
@@ -67,7 +71,7 @@ def test_the_page_asks_no_host_for_anything() -> None:
 def test_the_page_without_its_data_is_small() -> None:
     page = render_page(store_for("a"))
 
-    assert len(page) - len(data_in(page)) < 300_000
+    assert len(page) - len(data_in(page)) < MOST_BYTES
 
 
 def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
