@@ -22,7 +22,7 @@ FILE_NAMES = (".json", ".json.gz")
 _GZIP = b"\x1f\x8b"
 _CHUNK_BYTES = 1 << 20
 _LONGEST_EVENT = 16 << 20
-"""Characters; what is longer and still not complete is no event."""
+"""In characters. A longer piece that is still incomplete is not an event."""
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(r"\s*\[")
 _BETWEEN = re.compile(r"[\s,]*")
@@ -32,7 +32,7 @@ def read_trace(path: Path) -> tuple[TraceTimes, str]:
     """The times in a trace file, and why not all of it was read; "" if it was.
 
     Raises:
-        TargetError: It is no trace of torch.profiler.
+        TargetError: The file is not a trace of torch.profiler.
     """
     reader, trace = EventReader(path), KinetoTrace()
     try:

@@ -29,7 +29,7 @@ _FARTHEST = 1 << 61
 """Nanoseconds; no clock shows more."""
 OUTSIDE = "(no module)"
 SEPARATOR = " > "
-"""Between a module and one inside of it."""
+"""Between a module and one of its children."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Work:
     count: int = 0
     self_ns: int = 0
     total_ns: int = 0
-    """With all modules inside of it."""
+    """Including all modules inside it."""
     backward_ns: int = 0
     """The part of `self_ns` that the backward took."""
 
@@ -70,7 +70,7 @@ class ThreadTime(NamedTuple):
     launches: int
     """Calls of the CUDA runtime or driver."""
     op_ns: int
-    """The time in ops, with the calls inside of them."""
+    """The time in ops, including the calls inside them."""
     call_ns: int
     """The time in calls of the CUDA runtime or driver."""
     wait_ns: int
@@ -98,7 +98,7 @@ class TraceTimes:
 
     @property
     def work_ns(self) -> int:
-        """The sum over all kernels, or over all ops without those inside of them."""
+        """The sum over all kernels, or over all ops without nested ops."""
         return sum(one.self_ns for one in self.by_name)
 
 
