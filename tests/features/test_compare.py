@@ -362,3 +362,18 @@ def test_a_run_is_the_same_as_itself(tmp_path: Path) -> None:
 
     assert found.same
     assert found.summary.startswith("Same structure.")
+
+
+def test_a_changed_tensor_has_histograms_of_its_old_and_new_values_in_the_same_bins() -> None:
+    before = {"a.weight": torch.linspace(0, 1, 100), "b.weight": torch.ones(3)}
+    after = {**before, "a.weight": torch.linspace(0, 2, 100)}
+
+    changed, same = tg.compare(before, after).tensors or ()
+
+    assert same.histograms is None
+    found = changed.histograms
+    assert found is not None
+    assert (found.low, found.high) == (0, 2)
+    assert sum(found.before) == sum(found.after) == 100
+    half = len(found.before) // 2
+    assert (sum(found.before[half + 1 :]), sum(found.after[half:])) == (0, 50)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from torchglass.analyse.module_pairs import pair_modules
+from torchglass.records.comparison import BothHistograms
 from torchglass.records.model import Model, Module, ModuleId, TensorId, TensorSpec, join_path
 
 Verdict = Literal["added", "removed", "changed"]
@@ -28,10 +29,8 @@ class SlotChange:
     distance: float | None = None
     """The distance of the values relative to the old ones; None if shapes differ, or if it was
     not computed."""
-    histograms: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """How many old and new values are in each of the same bins."""
-    value_range: tuple[float, float] | None = None
-    """The lowest and highest value in the bins."""
+    histograms: BothHistograms | None = None
+    """Of the old and the new values, if they were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +55,25 @@ class ModuleChange:
         return max((one.distance for one in self.slots if one.distance is not None), default=None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModulePair:
+    """A row of two trees side by side: one module of both models, or one that only one has."""
+
+    depth: int
+    before: Module | None
+    after: Module | None
+    change: ModuleChange | None = None
+    """None if nothing of the module itself changed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelDiff:
     """Both models in one tree, and their differences."""
 
+    before: Model
+    """The old model."""
+    after: Model
+    """The new model."""
     model: Model
     """The modules of the new model, and at their paths those that only the old one has."""
     changes: Mapping[str, ModuleChange] = field(default_factory=dict)
@@ -79,18 +93,72 @@ class ModelDiff:
                 counts[module.parent] = counts.get(module.parent, 0) + inside
         return {self.model[top].path: count for top, count in counts.items()}
 
+    @cached_property
+    def changed_paths(self) -> tuple[str, ...]:
+        """The paths of `changes` in the order of the tree, to go from one to the next."""
+        return tuple(one.path for one in self.model.modules if one.path in self.changes)
+
+    @cached_property
+    def side_by_side(self) -> tuple[ModulePair, ...]:
+        """Both trees row by row, in the order of the new one.
+
+        A module that only the old model has comes after its old neighbor; one that moved is at its
+        new place on both sides.
+        """
+        rows: list[ModulePair] = []
+        waiting = [ModulePair(depth=0, before=self.before.root, after=self.after.root)]
+        while waiting:
+            row = waiting.pop()
+            rows.append(replace(row, change=self._change_of(row)))
+            waiting += reversed(list(self._rows_below(row)))
+        return tuple(rows)
+
+    def _change_of(self, row: ModulePair) -> ModuleChange | None:
+        if row.after is not None:
+            return self.changes.get(row.after.path)
+        old = row.before
+        return None if old is None else _change(old.path, old, None, {}, {}, {}, {})
+
+    def _rows_below(self, row: ModulePair) -> Iterator[ModulePair]:
+        """The children of a row; a removed one follows the child that was in front of it."""
+        old = list(self.before.children(row.before)) if row.before else []
+        new = list(self.after.children(row.after)) if row.after else []
+        removed_after: dict[str, list[Module]] = {}
+        kept = {self.pairs[child.path] for child in new if child.path in self.pairs}
+        neighbor = ""
+        for child in old:
+            if child.path in kept:
+                neighbor = child.path
+            elif child.path in self._removed_paths:
+                removed_after.setdefault(neighbor, []).append(child)
+        depth = row.depth + 1
+        for child in removed_after.get("", ()):
+            yield ModulePair(depth=depth, before=child, after=None)
+        for child in new:
+            path = self.pairs.get(child.path)
+            before = None if path is None else self.before.find(path)
+            yield ModulePair(depth=depth, before=before, after=child)
+            for gone in removed_after.get(path, ()) if path else ():
+                yield ModulePair(depth=depth, before=gone, after=None)
+
+    @cached_property
+    def _removed_paths(self) -> frozenset[str]:
+        return frozenset(one.path for one in self.removed)
+
 
 def compare(
     before: Model,
     after: Model,
     distances: Mapping[str, float] | None = None,
     pairs: Mapping[str, str] | None = None,
+    histograms: Mapping[str, BothHistograms] | None = None,
 ) -> ModelDiff:
     """The differences between two models.
 
     `distances` are the relative distances between tensors, by dotted name in the new model: the
     norm of the difference divided by that of the old tensor. Without it, values are not compared.
     `pairs` are the old paths of modules by their new ones; without it, they are looked for.
+    `histograms` are those of the values that changed, by dotted name in the new model.
     """
     if pairs is None:
         pairs = pair_modules(before, after)
@@ -105,11 +173,16 @@ def compare(
         path: change
         # A path of the old model may be that of another module in the new one.
         for path, (old, new) in ({one.path: (one, None) for one in removed} | both).items()
-        if (change := _change(path, old, new, distances or {}, pairs, ties))
+        if (change := _change(path, old, new, distances or {}, histograms or {}, pairs, ties))
     }
     gone = frozenset(module.path for module in removed)
     return ModelDiff(
-        model=_joined(before, after, gone), changes=changes, pairs=pairs, removed=tuple(removed)
+        before=before,
+        after=after,
+        model=_joined(before, after, gone),
+        changes=changes,
+        pairs=pairs,
+        removed=tuple(removed),
     )
 
 
@@ -118,10 +191,11 @@ def _change(
     before: Module | None,
     after: Module | None,
     distances: Mapping[str, float],
+    histograms: Mapping[str, BothHistograms],
     pairs: Mapping[str, str],
     ties: Mapping[str, str],
 ) -> ModuleChange | None:
-    slots = tuple(_slot_changes(path, before, after, distances))
+    slots = tuple(_slot_changes(path, before, after, distances, histograms))
     if before is None or after is None:
         verdict: Verdict = "added" if before is None else "removed"
         return ModuleChange(path=path, verdict=verdict, slots=slots)
@@ -197,15 +271,26 @@ def _partners(model: Model) -> dict[str, tuple[str, ...]]:
 
 
 def _slot_changes(
-    path: str, before: Module | None, after: Module | None, distances: Mapping[str, float]
+    path: str,
+    before: Module | None,
+    after: Module | None,
+    distances: Mapping[str, float],
+    histograms: Mapping[str, BothHistograms],
 ) -> Iterator[SlotChange]:
     old = {slot.name: slot.spec for slot in before.slots} if before else {}
     new = {slot.name: slot.spec for slot in after.slots} if after else {}
     for name in dict.fromkeys([*new, *old]):
         one, other = old.get(name), new.get(name)
-        distance = distances.get(join_path(path, name)) if one and other else None
+        full = join_path(path, name)
+        distance = distances.get(full) if one and other else None
         if _kind(one) != _kind(other) or distance:
-            yield SlotChange(name=name, before=one, after=other, distance=distance or None)
+            yield SlotChange(
+                name=name,
+                before=one,
+                after=other,
+                distance=distance or None,
+                histograms=histograms.get(full),
+            )
 
 
 def _kind(spec: TensorSpec | None) -> object:

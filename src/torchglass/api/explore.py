@@ -447,13 +447,12 @@ def _leaving_as_found(model: Any) -> Iterator[None]:
 
 
 def _compared(target: object, model: Model, against: object, unsafe: bool) -> ModelDiff:
-    from torchglass.whatif.tensor_changes import compare_weights, with_histograms
+    from torchglass.whatif.tensor_changes import compare_weights
 
     other = resolve(against)
     tensors = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
     before = _opened(other, unsafe).reader.model()
-    diff, changes = compare_weights((before, model), tensors)
-    return with_histograms(diff, changes or (), tensors)
+    return compare_weights((before, model), tensors)[0]
 
 
 def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:

@@ -89,6 +89,17 @@ class ExecutionGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BothHistograms:
+    """How many old and new values are in each of the same bins, of a sample of the values."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    low: float
+    high: float
+    """The ends of the first and of the last bin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorChange:
     """One tensor of two models, by values."""
 
@@ -107,6 +118,8 @@ class TensorChange:
     nan_after: int = 0
     rank: int | None = None
     """The rank of the change, if it is low as that of a LoRA."""
+    histograms: BothHistograms | None = None
+    """Of the old and the new values; None if they are equal, or if very many tensors changed."""
 
     @property
     def is_equal(self) -> bool:

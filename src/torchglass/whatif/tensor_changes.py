@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.model_diff import compare as compare_models
 from torchglass.analyse.module_pairs import ValueKey, ValueSample, pair_modules
-from torchglass.records.comparison import TensorChange
+from torchglass.records.comparison import BothHistograms, TensorChange
 from torchglass.records.model import Model, join_path
 
 Numbers = npt.NDArray[np.float64]
@@ -52,12 +52,21 @@ def compare_weights(
     pairs = pair_modules(before, after, names, keys)
     if keys is None:
         return compare_models(before, after, pairs=pairs), None
-    changes = [
-        compare_tensors(change, tensors[0][change.name_before](), tensors[1][change.name]())
-        for change in _tensor_pairs(before, after, pairs, tensors)
-    ]
+    changes = list(
+        _with_histograms(_compared(_tensor_pairs(before, after, pairs, tensors), tensors))
+    )
     distances = {one.name: one.distance for one in changes if one.distance is not None}
-    return compare_models(before, after, distances, pairs), changes
+    histograms = {one.name: one.histograms for one in changes if one.histograms is not None}
+    return compare_models(before, after, distances, pairs, histograms), changes
+
+
+def _compared(
+    pairs: Iterable[TensorChange], tensors: tuple[Tensors, Tensors]
+) -> Iterator[tuple[TensorChange, torch.Tensor, torch.Tensor]]:
+    """Each pair with its values compared, and its two tensors."""
+    for change in pairs:
+        before, after = tensors[0][change.name_before](), tensors[1][change.name]()
+        yield compare_tensors(change, before, after), before, after
 
 
 def _tensor_pairs(
@@ -77,26 +86,34 @@ def _tensor_pairs(
                 )
 
 
-def with_histograms(
-    diff: ModelDiff, changes: Sequence[TensorChange], tensors: tuple[Tensors, Tensors]
-) -> ModelDiff:
-    """A comparison with histograms of the first tensors whose values changed."""
-    found = dict(diff.changes)
-    changed = [one for one in changes if one.distance]
-    for one in changed[:_MOST_HISTOGRAMS]:
-        path, _, name = one.name.rpartition(".")
-        if path not in found:
-            continue
-        samples = [_sampled(tensors[0][one.name_before]()), _sampled(tensors[1][one.name]())]
-        low, high = (float(pick(np.concatenate(samples), initial=0)) for pick in (np.min, np.max))
-        bins = [np.histogram(part, _BINS, (low, high))[0] for part in samples]
-        both = tuple(bins[0].tolist()), tuple(bins[1].tolist())
-        slots = tuple(
-            replace(slot, histograms=both, value_range=(low, high)) if slot.name == name else slot
-            for slot in found[path].slots
-        )
-        found[path] = replace(found[path], slots=slots)
-    return replace(diff, changes=found)
+def _with_histograms(
+    changes: Iterable[tuple[TensorChange, torch.Tensor, torch.Tensor]],
+) -> Iterator[TensorChange]:
+    """The changes with histograms of the first tensors whose values are not equal."""
+    count = 0
+    for change, before, after in changes:
+        if change.is_equal or count == _MOST_HISTOGRAMS or not _have_values(before, after):
+            yield change
+        else:
+            count += 1
+            yield replace(change, histograms=_histograms(_sampled(before), _sampled(after)))
+
+
+def _histograms(before: Numbers, after: Numbers) -> BothHistograms | None:
+    both = np.concatenate([before, after])
+    if not len(both):
+        return None
+    low, high = float(both.min()), float(both.max())
+    scale = _BINS / (high - low) if high > low else 0.0
+    if not math.isfinite(scale):
+        return None
+    counts = [
+        np.bincount(np.minimum(((one - low) * scale).astype(np.intp), _BINS - 1), minlength=_BINS)
+        for one in (before, after)
+    ]
+    return BothHistograms(
+        before=tuple(counts[0].tolist()), after=tuple(counts[1].tolist()), low=low, high=high
+    )
 
 
 def _sampled(tensor: torch.Tensor) -> Numbers:
@@ -112,7 +129,7 @@ def compare_tensors(
     change: TensorChange, before: torch.Tensor, after: torch.Tensor
 ) -> TensorChange:
     """A change with the values of its two tensors compared."""
-    if before.shape != after.shape or not (_has_values(before) and _has_values(after)):
+    if before.shape != after.shape or not _have_values(before, after):
         return change
     sums = _Sums()
     if before is after:
@@ -202,6 +219,10 @@ class _Sums:
 
 def _has_values(tensor: torch.Tensor) -> bool:
     return not (is_lazy(tensor) or tensor.is_meta)
+
+
+def _have_values(*tensors: torch.Tensor) -> bool:
+    return all(map(_has_values, tensors))
 
 
 def _parts(

@@ -9,7 +9,7 @@ import pytest
 
 from tests import make
 from torchglass.analyse.model_diff import ModelDiff, SlotChange, compare
-from torchglass.records.model import Model
+from torchglass.records.model import Model, Module
 
 LINEAR = "torch.nn.Linear"
 
@@ -113,3 +113,46 @@ def test_tensors_of_the_two_models_are_never_taken_for_one(side: str) -> None:
     joined = compare(before, after).model
 
     assert joined.tied == {}
+
+
+def sides(comparison: ModelDiff) -> list[tuple[int, str | None, str | None]]:
+    def path(module: Module | None) -> str | None:
+        return None if module is None else module.path
+
+    return [(row.depth, path(row.before), path(row.after)) for row in comparison.side_by_side]
+
+
+def test_two_trees_side_by_side_have_each_module_once_beside_its_counterpart() -> None:
+    before = model(a=linear(2, 3), gone={"children": {"x": linear(7)}}, b=linear(4, 4))
+    after = model(new=linear(5, 5), a=linear(2, 3), renamed=linear(4, 4))
+
+    found = compare(before, after, pairs={"": "", "a": "a", "renamed": "b"})
+
+    assert sides(found) == [
+        (0, "", ""),
+        (1, None, "new"),
+        (1, "a", "a"),
+        (1, "gone", None),
+        (2, "gone.x", None),
+        (1, "b", "renamed"),
+    ]
+    verdicts = [row.change and row.change.verdict for row in found.side_by_side]
+    assert verdicts == [None, "added", None, "removed", "removed", "changed"]
+
+
+def test_a_removed_module_keeps_its_row_if_another_took_its_path() -> None:
+    before, after = model(a=linear(2, 3)), model(a=linear(9, 9))
+
+    found = compare(before, after, pairs={"": ""})
+
+    assert sides(found) == [(0, "", ""), (1, "a", None), (1, None, "a")]
+    assert found.changed_paths == ("a",)
+
+
+def test_changes_are_listed_in_the_order_of_the_tree() -> None:
+    inner = {"children": {"z": linear(2), "a": linear(2)}}
+    same = model(b=inner, a=linear(2, 3))
+
+    found = compare(same, same, {"a.weight": 0.1, "b.a.weight": 0.1, "b.z.weight": 0.1})
+
+    assert found.changed_paths == ("b.z", "b.a", "a")

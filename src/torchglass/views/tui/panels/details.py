@@ -154,11 +154,11 @@ def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
 
 def _histograms(slot: SlotChange) -> Iterator[TextRow]:
     """The distribution of the values of a tensor before and after, in the same bins."""
-    if slot.histograms is None or slot.value_range is None:
+    found = slot.histograms
+    if found is None:
         return
-    low, high = slot.value_range
-    yield text(f"{slot.name} from {low:.3g} to {high:.3g}", "muted")
-    for word, counts in zip(("old", "new"), slot.histograms, strict=True):
+    yield text(f"{slot.name} from {found.low:.3g} to {found.high:.3g}", "muted")
+    for word, counts in (("old", found.before), ("new", found.after)):
         bars = sparkline(counts, len(counts))
         yield text(f"{word}  {bars}", "spark")
 
