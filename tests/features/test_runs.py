@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -257,6 +258,41 @@ def test_files_that_are_no_runs_are_told_in_one_line_and_the_rest_is_shown(folde
     assert len(runs.unreadable) == 5
     (note,) = (line for line in str(runs).splitlines() if line.startswith("Note:"))
     assert note.startswith("Note: 5 files cannot be read. The first: ")
+
+
+def test_a_run_without_a_summary_is_listed_the_same(folder: Path) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        tg.watch(nn.Linear(2, 1), save=folder / "failed.glass", verbose=False) as watcher,
+    ):
+        watcher.step()
+        raise RuntimeError("out of memory")
+    with tg.watch(nn.Linear(2, 1), save=folder / "many.glass", verbose=False) as watcher:
+        for number in range(500):  # More than the page of a file has room for.
+            watcher.log(f"a value with a long name {number}", number)
+        watcher.step()
+    listed = tg.runs(folder).to_dict()["entries"]
+
+    for path in folder.rglob("*.glass"):
+        with contextlib.closing(sqlite3.connect(path)) as file, file:
+            assert file.execute("DELETE FROM meta WHERE key = 'summary'").rowcount == 1
+
+    assert tg.runs(folder).to_dict()["entries"] == listed
+
+
+def test_a_summary_of_an_earlier_end_is_not_used(folder: Path) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "a.glass")) as file:
+        (old,) = file.execute("SELECT value FROM meta WHERE key = 'summary'").fetchone()
+    with tg.watch(nn.Linear(2, 1), resume=folder / "a.glass", verbose=False) as watcher:
+        watcher.log("loss", 0.01)
+        watcher.step()
+    assert tg.runs(folder)["a"].values == {"loss": 0.01}
+
+    # A version without summaries leaves the old one when it resumes a run.
+    with contextlib.closing(sqlite3.connect(folder / "a.glass")) as file, file:
+        file.execute("UPDATE meta SET value = ? WHERE key = 'summary'", [old])
+
+    assert tg.runs(folder)["a"].values == {"loss": 0.01}
 
 
 def test_only_what_has_changed_is_read_again(folder: Path) -> None:

@@ -13,7 +13,7 @@ import platform
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class RunFile:
             self.known_series = read_series(connection)
             self._dropped_before = self._meta("dropped") or 0
             self._put_meta("run", _continued(self._meta("run"), to_json_data(run)))
-            connection.execute("DELETE FROM meta WHERE key = 'finished_ns'")
+            connection.execute("DELETE FROM meta WHERE key IN ('finished_ns', 'summary')")
             connection.execute("DELETE FROM documents WHERE kind = 'ending'")
             self._say_alive()
             added = connection.execute(
@@ -160,7 +160,12 @@ class RunFile:
         self._put_meta("writer", {**_this_process(), "time_ns": time.time_ns()})
         self._said_alive = time.monotonic()
 
-    def close(self, *, dropped: int = 0) -> None:
+    def close(
+        self,
+        *,
+        dropped: int = 0,
+        summary_of: Callable[[sqlite3.Connection], Any] = lambda _: None,
+    ) -> None:
         """Mark the run as finished and remove the journal, so that one file remains."""
         # On a full disk the journal is the only space left for this last write. Without it,
         # everything written before stays valid.
@@ -171,6 +176,9 @@ class RunFile:
             self._put_meta("finished_ns", time.time_ns())
             if dropped:
                 self._put_meta("dropped", self._dropped_before + dropped)
+            summary = summary_of(self._connection)
+            if summary is not None:
+                self._put_meta("summary", summary)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             # Without a journal the file can also be read in a read-only folder. This fails if a

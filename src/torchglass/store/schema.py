@@ -54,8 +54,10 @@ SCHEMA_VERSION = 2
 APPLICATION_ID = 0x74676C73
 """Marks an SQLite file as a Torchglass run ("tgls")."""
 
+PAGE_BYTES = 8192
+
 SCHEMA = f"""
-PRAGMA page_size = 8192;        -- steps are large: a third less work than with 4096
+PRAGMA page_size = {PAGE_BYTES}; -- steps are large: a third less work than with 4096
 BEGIN;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
@@ -63,6 +65,8 @@ PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,       -- "run": a records.run.RunRecord;
                                 -- "finished_ns": when the writer closed the run, absent before;
+                                -- "summary": what a list of runs shows (store.run_index), absent
+                                -- while the run is written and in files of older versions;
                                 -- "writer": the process that writes, and when it last said so
                                 -- (store.run_file), absent in files of older versions;
                                 -- "latest": step and value of what was last logged, by name,
@@ -292,7 +296,7 @@ def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3
         raise StoreError(f"cannot read {path}: {error}") from error
 
 
-def has_foreign_parts(connection: sqlite3.Connection) -> bool:
+def _has_foreign_parts(connection: sqlite3.Connection) -> bool:
     """Whether a file has views, triggers or virtual tables, which could run foreign queries."""
     ((strange,),) = connection.execute(_STRANGE)
     return bool(strange)
@@ -304,7 +308,7 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
     ((version,),) = connection.execute("PRAGMA user_version")
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite database, but not a Torchglass run")
-    if has_foreign_parts(connection):
+    if _has_foreign_parts(connection):
         raise StoreError(
             f"{path} is refused: it has views, triggers or virtual tables, which could run "
             "foreign queries. No Torchglass run has them."
@@ -315,6 +319,76 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
             "Upgrade with: pip install --upgrade torchglass"
         )
     return int(version)
+
+
+# The table "meta" of a file that nobody writes to can be read without SQLite
+# (https://sqlite.org/fileformat2.html): its rows lie on the second page, if they are small.
+
+META_END = 2 * PAGE_BYTES
+"""The end of the page of the table "meta" in a file."""
+_HEADER_BYTES = 100
+_LEAF = 13
+"""The first byte of a page that has rows of a table."""
+_LOCAL_BYTES = PAGE_BYTES - 35
+"""A larger row continues on other pages."""
+
+
+def is_complete(pages: bytes, size: int) -> bool:
+    """Whether the first pages belong to a complete run file of the current format."""
+    if len(pages) < META_END:
+        return False
+    count, was, now = (int.from_bytes(pages[at : at + 4], "big") for at in (28, 24, 92))
+    return (
+        pages[68:72] == APPLICATION_ID.to_bytes(4, "big")
+        and pages[60:64] == SCHEMA_VERSION.to_bytes(4, "big")
+        and pages[16:18] == PAGE_BYTES.to_bytes(2, "big")
+        and pages[20] == 0  # bytes at the end of each page that are reserved for extensions
+        and pages[_HEADER_BYTES] == _LEAF
+        and was == now
+        and count * PAGE_BYTES == size
+    )
+
+
+def schema_in(pages: bytes) -> bytes:
+    """The first page without its header: all tables of the file, and where they are."""
+    return pages[_HEADER_BYTES:PAGE_BYTES]
+
+
+def has_meta_first(connection: sqlite3.Connection) -> bool:
+    """Whether the rows of the table "meta" begin on the second page, as we create it."""
+    found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'meta'").fetchall()
+    return found == [(2,)]
+
+
+def small_rows(pages: bytes) -> dict[str, str]:
+    """The rows of the table "meta" that lie on the second page, by their keys."""
+    page = pages[PAGE_BYTES:META_END]
+    if page[0] != _LEAF:
+        return {}
+    rows = {}
+    for at in range(8, 8 + 2 * int.from_bytes(page[3:5], "big"), 2):
+        size, start = _varint(page, int.from_bytes(page[at : at + 2], "big"))
+        _, start = _varint(page, start)
+        if size > _LOCAL_BYTES:
+            continue
+        head, types = _varint(page, start)
+        key_type, types = _varint(page, types)
+        value_type, _ = _varint(page, types)
+        # The type of a text of n bytes is 13 + 2n.
+        middle = start + head + (key_type - 13) // 2
+        value = page[middle : middle + (value_type - 13) // 2]
+        rows[page[start + head : middle].decode()] = value.decode()
+    return rows
+
+
+def _varint(page: bytes, at: int) -> tuple[int, int]:
+    """An integer of up to nine bytes, and where the next one begins."""
+    value = 0
+    for number in range(at, at + 9):
+        value = value << 7 | page[number] & 127
+        if page[number] < 128:
+            return value, number + 1
+    raise ValueError("an integer of more than nine bytes")
 
 
 MOUNTS = Path("/proc/self/mounts")

@@ -18,6 +18,7 @@ from torchglass.records.model import Model
 from torchglass.records.run import DOCUMENT_NAMES, Document, Frame, RunRecord, SeriesId, SeriesKind
 from torchglass.store import schema
 from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFile
+from torchglass.store.run_index import summary_of
 from torchglass.store.schema import file_system_of, journal_for
 from torchglass.store.step_blobs import pack, pack_document
 
@@ -182,7 +183,8 @@ class FileSink:
                 self._flush(file, catalog)
         with self._fence:
             self._flush(file, catalog)
-        undo_reliably(lambda: file.close(dropped=self._dropped + len(self._frames)))
+        dropped = self._dropped + len(self._frames)
+        undo_reliably(lambda: file.close(dropped=dropped, summary_of=summary_of))
 
     def _open(self, run: RunRecord) -> RunFile:
         if self._resume and schema.has_begun(self.path):
