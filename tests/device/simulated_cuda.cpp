@@ -49,6 +49,10 @@ constexpr auto ON_HOST = c10::DeviceType::CPU;
 constexpr int DEVICES = 2;
 constexpr int64_t COPY_NS = 1000;
 constexpr size_t ROUNDED = 512;
+constexpr size_t MEMORY = size_t(8) << 30;
+constexpr size_t LARGEST_SMALL = 1 << 20;
+constexpr int64_t SMALL_SEGMENT = 2 << 20;
+constexpr int64_t LARGE_SEGMENT = 20 << 20;
 
 std::mutex mutex_;
 
@@ -87,10 +91,10 @@ void count(Kind kind, const std::string& what) {
     std::lock_guard<std::mutex> guard(mutex_);
     counts[{name, what}]++;
   }
-  if (listener != nullptr) {
-    py::gil_scoped_acquire gil;
-    (*listener)(name, what);
-  }
+  if (listener == nullptr) return;
+  py::gil_scoped_acquire gil;
+  // Another thread may have stopped counting while this one waited for the GIL.
+  if (listener != nullptr) (*listener)(name, what);
 }
 
 void refuse_while_capturing(const std::string& what) {
@@ -138,12 +142,11 @@ void merge(Clock& into, const Clock& other) {
 
 void deliver(int64_t until) {
   std::vector<LateCopy> due;
-  {
-    std::lock_guard<std::mutex> guard(mutex_);
-    auto end = std::partition(late_copies.begin(), late_copies.end(), [&](auto& copy) { return copy.arrives > until; });
-    due.assign(end, late_copies.end());
-    late_copies.erase(end, late_copies.end());
-  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto end = std::partition(late_copies.begin(), late_copies.end(), [&](auto& copy) { return copy.arrives > until; });
+  due.assign(end, late_copies.end());
+  late_copies.erase(end, late_copies.end());
+  // Under the lock: another thread may free the target.
   for (auto& copy : due) std::memcpy(copy.target, copy.value.data_ptr(), copy.value.nbytes());
 }
 
@@ -220,21 +223,46 @@ struct DeviceMemory final : c10::DeviceAllocator {
   }
   static size_t rounded(size_t bytes) { return (bytes + ROUNDED - 1) / ROUNDED * ROUNDED; }
 
+  // Statistics are kept for all memory (0), for small blocks (1) and for large ones (2), as torch does.
+  void change(int device, size_t bytes, bool is_freed) {
+    auto& its = stats[device];
+    int64_t size = rounded(bytes), segment = bytes <= LARGEST_SMALL ? SMALL_SEGMENT : LARGE_SEGMENT;
+    auto move = [&](auto& stat, int64_t amount) { is_freed ? stat.decrease(amount) : stat.increase(amount); };
+    int pool = bytes <= LARGEST_SMALL ? 1 : 2;
+    for (int one : {0, pool}) {
+      move(its.allocated_bytes[one], size);
+      move(its.active_bytes[one], size);
+      move(its.requested_bytes[one], bytes);
+      move(its.allocation[one], 1);
+      move(its.active[one], 1);
+    }
+    int64_t missing = its.allocated_bytes[pool].current - its.reserved_bytes[pool].current;
+    int64_t more = missing > 0 ? (missing + segment - 1) / segment : 0;
+    for (int one : {0, pool}) {
+      its.reserved_bytes[one].increase(more * segment);
+      its.segment[one].increase(more);
+    }
+    for (int one : {0, pool}) {
+      auto& split = its.inactive_split_bytes[one];
+      int64_t change = its.reserved_bytes[one].current - its.active_bytes[one].current - split.current;
+      change > 0 ? split.increase(change) : split.decrease(-change);
+    }
+  }
+
   c10::DataPtr allocate(size_t bytes) override {
     int device = current_device;
+    if (bytes > MEMORY) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      stats[device].num_alloc_retries++;
+      stats[device].num_ooms++;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", bytes >> 30, " GiB.");
+    }
     void* pointer = bytes ? c10::alloc_cpu(bytes) : nullptr;
     if (pointer != nullptr) {
       std::lock_guard<std::mutex> guard(mutex_);
       blocks[pointer] = {bytes, device};
       memories[pointer] = Memory{stream_of(device), std::nullopt, {}, {}};
-      auto& its = stats[device];
-      its.allocated_bytes[0].increase(rounded(bytes));
-      its.active_bytes[0].increase(rounded(bytes));
-      its.requested_bytes[0].increase(bytes);
-      its.allocation[0].increase(1);
-      auto& reserved = its.reserved_bytes[0];
-      reserved.current = std::max(reserved.current, its.allocated_bytes[0].current);
-      reserved.peak = std::max(reserved.peak, reserved.current);
+      change(device, bytes, false);
     }
     return {pointer, pointer, &release, Device(ON_DEVICE, device)};
   }
@@ -244,12 +272,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
       std::lock_guard<std::mutex> guard(mutex_);
       auto found = get().blocks.find(pointer);
       if (found == get().blocks.end()) return;
-      auto bytes = found->second.bytes;
-      auto& its = get().stats[found->second.device];
-      its.allocated_bytes[0].decrease(rounded(bytes));
-      its.active_bytes[0].decrease(rounded(bytes));
-      its.requested_bytes[0].decrease(bytes);
-      its.allocation[0].decrease(1);
+      get().change(found->second.device, found->second.bytes, true);
       auto& memory = memories[pointer];
       Clock known = stream_clocks[memory.home];
       merge(known, host_clock);
@@ -276,10 +299,12 @@ struct DeviceMemory final : c10::DeviceAllocator {
   void resetAccumulatedStats(DeviceIndex device) override { stats[device].allocated_bytes[0].reset_accumulated(); }
   void resetPeakStats(DeviceIndex device) override {
     std::lock_guard<std::mutex> guard(mutex_);
-    stats[device].allocated_bytes[0].reset_peak();
-    stats[device].reserved_bytes[0].reset_peak();
+    auto& its = stats[device];
+    for (auto* amounts : {&its.allocated_bytes, &its.reserved_bytes, &its.active_bytes, &its.requested_bytes,
+                          &its.inactive_split_bytes, &its.allocation, &its.segment, &its.active})
+      for (auto& amount : *amounts) amount.reset_peak();
   }
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex) override { return {size_t(8) << 30, size_t(8) << 30}; }
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex) override { return {MEMORY, MEMORY}; }
 };
 
 struct PinnedMemory final : c10::Allocator {
@@ -299,7 +324,16 @@ struct PinnedMemory final : c10::Allocator {
   static void release(void* pointer) {
     {
       std::lock_guard<std::mutex> guard(mutex_);
-      get().blocks.erase(reinterpret_cast<uintptr_t>(pointer));
+      auto found = get().blocks.find(reinterpret_cast<uintptr_t>(pointer));
+      if (found != get().blocks.end()) {
+        // A GPU's allocator keeps a block until the copies into it are over; here they are dropped with it.
+        auto is_inside = [&](const LateCopy& copy) {
+          auto target = reinterpret_cast<uintptr_t>(copy.target);
+          return found->first <= target && target < found->first + found->second;
+        };
+        late_copies.erase(std::remove_if(late_copies.begin(), late_copies.end(), is_inside), late_copies.end());
+        get().blocks.erase(found);
+      }
     }
     c10::free_cpu(pointer);
   }
@@ -725,13 +759,35 @@ void run_as_one(const std::vector<std::string>& names) {
   }
 }
 
-std::map<std::string, int64_t> memory_stats(int device) {
+// As torch._C._cuda_memoryStats gives them.
+py::dict memory_stats(int device) {
   auto stats = DeviceMemory::get().getDeviceStats(device);
-  auto& allocated = stats.allocated_bytes[0];
-  auto& reserved = stats.reserved_bytes[0];
-  return {{"current", allocated.current},   {"peak", allocated.peak},          {"allocated", allocated.allocated},
-          {"freed", allocated.freed},       {"reserved", reserved.current},    {"reserved_peak", reserved.peak},
-          {"blocks", stats.allocation[0].current}};
+  auto pools = [](const c10::CachingAllocator::StatArray& amounts) {
+    py::dict found;
+    for (auto& [name, index] : std::map<std::string, int>{{"all", 0}, {"small_pool", 1}, {"large_pool", 2}}) {
+      auto& one = amounts[index];
+      py::dict numbers;
+      numbers["current"] = one.current;
+      numbers["peak"] = one.peak;
+      numbers["allocated"] = one.allocated;
+      numbers["freed"] = one.freed;
+      found[name.c_str()] = numbers;
+    }
+    return found;
+  };
+  py::dict found;
+  found["num_alloc_retries"] = stats.num_alloc_retries;
+  found["num_ooms"] = stats.num_ooms;
+  found["allocation"] = pools(stats.allocation);
+  found["segment"] = pools(stats.segment);
+  found["active"] = pools(stats.active);
+  found["inactive_split"] = pools(stats.inactive_split);
+  found["allocated_bytes"] = pools(stats.allocated_bytes);
+  found["reserved_bytes"] = pools(stats.reserved_bytes);
+  found["active_bytes"] = pools(stats.active_bytes);
+  found["inactive_split_bytes"] = pools(stats.inactive_split_bytes);
+  found["requested_bytes"] = pools(stats.requested_bytes);
+  return found;
 }
 
 }  // namespace

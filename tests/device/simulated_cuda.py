@@ -131,28 +131,7 @@ def _answer_for(torch: Any) -> None:
 
 
 def _answer_for_memory(cuda: Any, private: Any) -> None:
-    def stats(of: int) -> dict[str, Any]:
-        all_ = device.memory_stats(of)
-        nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-        allocated = {key: all_[key] for key in nothing}
-        reserved = nothing | {"current": all_["reserved"], "peak": all_["reserved_peak"]}
-        blocks = nothing | {"current": all_["blocks"]}
-        amounts = {
-            "allocated_bytes": allocated,
-            "active_bytes": allocated,
-            "requested_bytes": allocated,
-            "reserved_bytes": reserved,
-            "allocation": blocks,
-            **dict.fromkeys(("segment", "active", "inactive_split"), nothing),
-            "inactive_split_bytes": nothing,
-        }
-        pools = {
-            name: {"all": amount, "small_pool": nothing, "large_pool": amount}
-            for name, amount in amounts.items()
-        }
-        return {**pools, "num_alloc_retries": 0, "num_ooms": 0}
-
-    private._cuda_memoryStats = stats
+    private._cuda_memoryStats = device.memory_stats
     private._cuda_resetPeakMemoryStats = device.reset_peak
     private._cuda_resetAccumulatedMemoryStats = lambda of: None
     private._cuda_emptyCache = lambda: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,67 @@ def test_the_users_peak_of_the_allocator_stays() -> None:
     large = torch.empty(1 << 24, device="cuda:0")
     del large
     gc.collect()
-    peak = torch.cuda.max_memory_allocated("cuda:0")
+    peak, reserved = (
+        torch.cuda.max_memory_allocated("cuda:0"),
+        torch.cuda.max_memory_reserved("cuda:0"),
+    )
 
     tg.memory(mlp(count=2), batch()[0], optimizer="adam")
 
     assert 0 <= torch.cuda.max_memory_allocated("cuda:0") - peak <= 512
+    assert torch.cuda.max_memory_reserved("cuda:0") >= reserved
+
+
+def test_the_allocator_says_what_it_reserved_by_pool_and_what_is_lost() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 40, device="cuda:0")
+    first = nn.Linear(1024, 1024)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(1024, 8)).to("cuda:0")
+    x = torch.randn(3, 1024).to("cuda:0")
+
+    taken = tg.memory(model, x)
+
+    assert taken.allocator is not None
+    every, small, large = taken.allocator.pools
+    assert (every.pool, small.pool, large.pool) == ("all", "small", "large")
+    stats = torch.cuda.memory_stats("cuda:0")
+    assert every.reserved_bytes == stats["reserved_bytes.all.current"]
+    assert large.reserved_bytes == stats["reserved_bytes.large_pool.current"]
+    # The weights and gradients of the second layer are small, those of the first are large.
+    assert large.allocated_bytes >= 2 * first.weight.nbytes
+    assert every.allocated_bytes == small.allocated_bytes + large.allocated_bytes
+    assert 0 < every.requested_bytes < every.allocated_bytes <= every.peak_allocated_bytes
+    assert every.split_bytes == every.reserved_bytes - every.allocated_bytes
+    assert (taken.allocator.retries, taken.allocator.ooms) == (0, 0), "it failed before the step"
+    text, data = str(taken), taken.to_dict()["allocator"]
+    assert "is lost to fragmentation" in text
+    assert "large pool:" in text
+    assert "retried" not in text
+    assert data["pools"][0]["reserved_bytes"] == every.reserved_bytes
+
+
+def test_failed_and_repeated_allocations_of_the_step_are_counted() -> None:
+    class Greedy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                torch.empty(1 << 40, device=x.device)
+            return x * 2
+
+    taken = tg.memory(Greedy(), torch.ones(4, device="cuda:1"), backward=False)
+
+    assert taken.allocator is not None
+    assert (taken.allocator.retries, taken.allocator.ooms) == (1, 1)
+    assert "1 allocation of the step retried with an emptied cache, 1 failed" in str(taken)
+
+
+def test_statistics_of_an_allocator_are_only_on_a_device_that_has_them() -> None:
+    taken = tg.memory(mlp("cpu", 2), batch("cpu")[0])
+    predicted = tg.memory(mlp(count=2), batch()[0], fake=True)
+
+    for one in (taken, predicted):
+        assert one.allocator is None
+        assert one.to_dict()["allocator"] is None
+        assert "Allocator" not in str(one)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adamw"])

@@ -31,6 +31,17 @@ def test_a_copy_into_pinned_memory_arrives_when_its_event_is_reached() -> None:
     assert torch.equal(to, torch.arange(4.0))
 
 
+def test_pinned_memory_may_be_freed_before_its_copies_arrive() -> None:
+    x = torch.arange(4096.0, device="cuda:0")
+    for _ in range(100):
+        to = torch.zeros(4096, pin_memory=True)
+        to.copy_(x, non_blocking=True)
+        del to
+    others = [torch.zeros(4096) for _ in range(100)]
+    torch.cuda.synchronize()
+    assert not any(other.any() for other in others)
+
+
 def test_waiting_while_a_graph_is_captured_is_an_error() -> None:
     x = torch.ones(4, device="cuda:0")
     simulated_cuda.device.set_capturing(True)

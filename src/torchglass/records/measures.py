@@ -176,6 +176,36 @@ class StepPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorPool:
+    """What a caching allocator says about one of its pools at the end of a step."""
+
+    pool: str
+    """ "small" (blocks up to 1 MB on CUDA), "large", or "all" for both together."""
+    segments: int
+    """Pieces that the allocator got from the device in one call."""
+    reserved_bytes: int
+    """Taken from the device."""
+    peak_reserved_bytes: int
+    """The most during the step, as all peaks here."""
+    allocated_bytes: int
+    """Used by tensors."""
+    peak_allocated_bytes: int
+    requested_bytes: int
+    """What was asked for, before it was rounded up."""
+    pending_bytes: int
+    """Freed, but another stream may still use it."""
+    split_bytes: int
+    """Free, in segments that also contain used blocks: fragmentation."""
+    peak_split_bytes: int
+
+    @property
+    def unused_bytes(self) -> int:
+        """In segments without a used block, which `empty_cache()` returns to the device."""
+        taken = self.allocated_bytes + self.pending_bytes + self.split_bytes
+        return max(self.reserved_bytes - taken, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorPeak:
     """The peak that an allocator reports for an unobserved run of the step."""
 
@@ -185,6 +215,12 @@ class AllocatorPeak:
     memory that kernels allocate and free internally."""
     op: str = ""
     """The op with the peak, if the allocator knows."""
+    pools: tuple[AllocatorPool, ...] = ()
+    """All together first; empty for an allocator without pools, such as that of the CPU."""
+    retries: int = 0
+    """Allocations of the step that only succeeded after the cache was emptied."""
+    ooms: int = 0
+    """Allocations of the step that failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

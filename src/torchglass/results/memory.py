@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,13 @@ from torchglass.analyse.memory import (
 )
 from torchglass.errors import LookupFailedError
 from torchglass.records.json_data import to_json_data
-from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
+from torchglass.records.measures import (
+    AllocatorPeak,
+    AllocatorPool,
+    BlockKind,
+    Footprint,
+    MemoryBlock,
+)
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
@@ -37,6 +43,7 @@ from torchglass.tables.text import (
     note_lines,
     number_column,
     pad,
+    plural,
     share_text,
     width,
 )
@@ -126,6 +133,12 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         return self.sizes.get("temporary", 0)
 
     @property
+    def allocator(self) -> AllocatorPeak | None:
+        """The statistics of the device's caching allocator, by pool; None if it has none."""
+        here = (one for one in self.footprint.allocations if one.device == self.device)
+        return next((one for one in here if one.pools), None)
+
+    @property
     def activations(self) -> tuple[MemoryBlock, ...]:
         """The activations one by one: `path` and `op` created it, `saved_by` keeps it."""
         return tuple(block for block in self._blocks if block.kind == "activation")
@@ -172,6 +185,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
             "peak_bytes": self.peak_bytes,
             "before_bytes": self.before_bytes,
             "allocator_peak_bytes": self.allocator_peak_bytes,
+            "allocator": None if self.allocator is None else _allocator_dict(self.allocator),
             "peak": None if self.peak is None else self.peak._asdict(),
             "sizes": dict(self.sizes),
             "peak_holders": [dataclasses.asdict(holder) for holder in self.peak_holders],
@@ -239,6 +253,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
             Fact("Peak", self._peak_fact()),
             Fact("", self._kinds_fact()),
             Fact("Step", self._step_fact()),
+            *_allocator_facts(self.allocator),
         ]
 
     def _notes(self) -> list[str]:
@@ -287,6 +302,51 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
 
     def _is_listed(self, row: ModuleMemory, sort: Sort | None) -> bool:
         return row.own != NOTHING
+
+
+def _allocator_facts(found: AllocatorPeak | None) -> Iterator[Fact]:
+    """What the allocator took from the device for the whole process, and what is lost of it."""
+    if found is None:
+        return
+    every, *pools = found.pools
+    lost = format_share(every.split_bytes, every.reserved_bytes) or "0%"
+    yield Fact(
+        "Allocator",
+        f"{format_bytes(every.peak_reserved_bytes)} reserved by this process, up to "
+        f"{format_bytes(every.peak_allocated_bytes)} of it allocated; {lost} "
+        f"({format_bytes(every.split_bytes)}) is lost to fragmentation after the step",
+    )
+    for pool in pools:
+        if pool.reserved_bytes:
+            yield Fact("", _pool_text(pool))
+    if found.retries or found.ooms:
+        yield Fact(
+            "",
+            f"{plural(found.retries, 'allocation')} of the step retried with an emptied cache, "
+            f"{found.ooms:,} failed",
+        )
+
+
+def _pool_text(pool: AllocatorPool) -> str:
+    requested = f"{format_bytes(pool.requested_bytes)} requested"
+    parts = [
+        f"{format_bytes(pool.reserved_bytes)} in {plural(pool.segments, 'segment')}",
+        f"{format_bytes(pool.allocated_bytes)} allocated ({requested})",
+        f"{format_bytes(pool.split_bytes)} fragments",
+    ]
+    parts += [f"{format_bytes(pool.pending_bytes)} pending"] if pool.pending_bytes else []
+    parts += [f"{format_bytes(pool.unused_bytes)} unused"] if pool.unused_bytes else []
+    return f"{pool.pool} pool: {', '.join(parts)}"
+
+
+def _allocator_dict(found: AllocatorPeak) -> dict[str, Any]:
+    return {
+        "retries": found.retries,
+        "ooms": found.ooms,
+        "pools": [
+            {**dataclasses.asdict(pool), "unused_bytes": pool.unused_bytes} for pool in found.pools
+        ],
+    }
 
 
 def _total(field: str) -> Callable[[ModuleMemory], int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.capture.torch_modes import LookingMode, mode_on, quietly
 from torchglass.errors import CaptureError
-from torchglass.records.measures import AllocatorPeak
+from torchglass.records.measures import AllocatorPeak, AllocatorPool
 
 CpuClock = Callable[[], int]
 """Nanoseconds of CPU time so far."""
@@ -251,20 +251,58 @@ class DeviceMeter:
         self._device = device
         self._statistics = statistics
         self._before = self._users_peak = 0
+        self._counts: Mapping[str, Any] = {}
 
     def start(self) -> None:
         self._users_peak = self._statistics.max_memory_allocated(self._device)
         self._statistics.reset_peak_memory_stats(self._device)
         self._before = self._statistics.memory_allocated(self._device)
+        self._counts = self._statistics.memory_stats(self._device)
 
     def stop(self) -> AllocatorPeak | None:
+        found = self._statistics.memory_stats(self._device)
         peak = self._statistics.max_memory_allocated(self._device)
         missing = self._users_peak - self._statistics.memory_allocated(self._device)
         if peak < self._users_peak and missing > 0:
             # Without room for it, the user's peak stays that of this step.
             with contextlib.suppress(RuntimeError):
                 torch.empty(missing, dtype=torch.uint8, device=self._device)
-        return AllocatorPeak(device=self._device, peak_bytes=peak - self._before)
+        return AllocatorPeak(
+            device=self._device,
+            peak_bytes=peak - self._before,
+            pools=_pools(found),
+            retries=self._since_start("num_alloc_retries", found),
+            ooms=self._since_start("num_ooms", found),
+        )
+
+    def _since_start(self, name: str, found: Mapping[str, Any]) -> int:
+        return int(found.get(name, 0)) - int(self._counts.get(name, 0))
+
+
+def _pools(found: Mapping[str, Any]) -> tuple[AllocatorPool, ...]:
+    """The pools in `memory_stats`; none if they are not told apart."""
+    if "reserved_bytes.small_pool.current" not in found:
+        return ()
+
+    def pool(name: str, key: str) -> AllocatorPool:
+        def amount(of: str, when: str = "current") -> int:
+            return int(found.get(f"{of}.{key}.{when}", 0))
+
+        allocated = amount("allocated_bytes")
+        return AllocatorPool(
+            pool=name,
+            segments=amount("segment"),
+            reserved_bytes=amount("reserved_bytes"),
+            peak_reserved_bytes=amount("reserved_bytes", "peak"),
+            allocated_bytes=allocated,
+            peak_allocated_bytes=amount("allocated_bytes", "peak"),
+            requested_bytes=amount("requested_bytes"),
+            pending_bytes=max(amount("active_bytes") - allocated, 0),
+            split_bytes=amount("inactive_split_bytes"),
+            peak_split_bytes=amount("inactive_split_bytes", "peak"),
+        )
+
+    return (pool("all", "all"), pool("small", "small_pool"), pool("large", "large_pool"))
 
 
 Meter = CpuMeter | DeviceMeter

@@ -25,6 +25,9 @@ class Statistics:
     def max_memory_allocated(self, device: str) -> int:
         return self.peak
 
+    def memory_stats(self, device: str) -> dict[str, int]:
+        return {"allocated_bytes.all.current": self.now, "num_ooms": 3}
+
 
 def test_the_cpu_s_allocator_tells_the_peak_and_the_op_that_it_was_in() -> None:
     meter = CpuMeter()
@@ -67,6 +70,7 @@ def test_a_device_s_peak_is_counted_from_the_start_on() -> None:
 
     assert found is not None
     assert (found.device, found.peak_bytes) == ("cpu", 50)
+    assert (found.pools, found.ooms) == ((), 0), "it has no pools, and failed before"
 
 
 @pytest.mark.parametrize(("devices", "count"), [(["cpu", "cpu"], 1), (["meta"], 0), ([], 0)])
