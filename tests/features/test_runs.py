@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import torchglass as tg
@@ -261,12 +262,12 @@ def test_files_that_are_no_runs_are_told_in_one_line_and_the_rest_is_shown(folde
 
 
 def test_a_run_without_a_summary_is_listed_the_same(folder: Path) -> None:
+    wrong = nn.Linear(3, 1)
     with (
         pytest.raises(RuntimeError),
-        tg.watch(nn.Linear(2, 1), save=folder / "failed.glass", verbose=False) as watcher,
+        tg.watch(wrong, save=folder / "failed.glass", verbose=False),
     ):
-        watcher.step()
-        raise RuntimeError("out of memory")
+        wrong(torch.ones(2))
     with tg.watch(nn.Linear(2, 1), save=folder / "many.glass", verbose=False) as watcher:
         for number in range(500):  # More than the page of a file has room for.
             watcher.log(f"a value with a long name {number}", number)
@@ -357,8 +358,6 @@ def test_the_ranks_of_a_run_are_one_row(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_traces_are_not_runs(folder: Path) -> None:
-    import torch
-
     tg.trace(nn.Linear(2, 1), torch.ones(1, 2)).save(folder / "trace.glass")
 
     assert len(tg.runs(folder)) == 3
