@@ -1,6 +1,7 @@
 // Bundles the page into the folder given as argument: page.js, layout.js (which runs in
-// a worker), page.css, index.html, icon.svg and the licences of what was bundled. Classic scripts,
-// because a file:// page may load no module.
+// a worker), page.css, index.html, icon.svg, views that are loaded only where they are shown
+// (runs.js with runs.css), and the licences of what was bundled. Classic scripts, because a
+// file:// page may load no module.
 import { build } from "esbuild";
 import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -13,11 +14,26 @@ function bundledPackages(metafile) {
   return [...new Set(folders.filter(Boolean))].sort();
 }
 
+/** The name of a package, its copyright, and the licence without them. */
 async function licenceOf(folder) {
   const { name, version, license } = JSON.parse(await readFile(path.join(folder, "package.json"), "utf8"));
   const file = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
-  const text = file ? await readFile(path.join(folder, file), "utf8") : "";
-  return `${name} ${version} (${license})\n\n${text.trim()}\n`;
+  const lines = file ? (await readFile(path.join(folder, file), "utf8")).trim().split(/\r?\n/) : [];
+  const isCopyright = (line) => /^(copyright|the mit license)/i.test(line);
+  const copyright = lines.filter((line) => /^copyright/i.test(line));
+  const terms = lines.filter((line) => !isCopyright(line)).join("\n").trim();
+  return { of: [`${name} ${version} (${license})`, ...copyright].join("\n"), terms };
+}
+
+/** The licences of some packages; terms that several have are written once. */
+function licenceText(licences) {
+  const holders = new Map();
+  for (const { of, terms } of licences) {
+    const words = terms.replace(/\s+/g, " ");
+    const known = holders.get(words) ?? { of: [], terms };
+    holders.set(words, { ...known, of: [...known.of, of] });
+  }
+  return [...holders.values()].map(({ of, terms }) => `${of.join("\n\n")}\n\n${terms}\n`).join(`\n${"-".repeat(80)}\n\n`);
 }
 
 const out = path.resolve(process.argv[2]);
@@ -28,6 +44,7 @@ const { metafile } = await build({
     { in: "src/main.tsx", out: "page" },
     { in: "src/page.css", out: "page" },
     { in: "src/graph/layout.worker.ts", out: "layout" },
+    { in: "src/runs/table.tsx", out: "runs" },
   ],
   outdir: out,
   bundle: true,
@@ -41,4 +58,4 @@ const { metafile } = await build({
 await copyFile("src/index.html", path.join(out, "index.html"));
 await copyFile("src/icon.svg", path.join(out, "icon.svg"));
 const licences = await Promise.all(bundledPackages(metafile).map(licenceOf));
-await writeFile(path.join(out, "THIRD_PARTY.txt"), licences.join(`\n${"-".repeat(80)}\n\n`));
+await writeFile(path.join(out, "THIRD_PARTY.txt"), licenceText(licences));

@@ -2,14 +2,12 @@ import { render } from "preact";
 import { findSource } from "./data/source";
 import { App } from "./frame/app";
 import { failure, start } from "./state/live";
-import { keepTable } from "./runs/state";
 import { keepAddress } from "./state/places";
 import { closeMenus } from "./frame/keys";
 
 render(<App />, document.getElementById("page")!);
 closeMenus();
 keepAddress();
-keepTable();
 findSource()
   .then(start)
   .catch((problem: unknown) => {

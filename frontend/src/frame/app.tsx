@@ -1,9 +1,9 @@
-import { type Signal, useSignal } from "@preact/signals";
+import { batch, type Signal, useSignal } from "@preact/signals";
 import { Details } from "../details/details";
 import { Graph } from "../graph/graph";
 import { Columns } from "../panels/columns";
 import { columns } from "../panels/state";
-import { connected, failure } from "../state/live";
+import { connected, failure, source, tellFailure } from "../state/live";
 import { series, shown, status, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
 import { Activations } from "../training/activations";
@@ -11,15 +11,17 @@ import { Findings } from "../training/findings";
 import { Flame } from "../training/flame";
 import { Gradients } from "../training/gradients";
 import { Memory } from "../training/memory";
-import { RunsTable } from "../runs/table";
-import { showsTable } from "../runs/state";
+import { showRuns, showsTable, sort, where } from "../runs/state";
+import type { RunsProps } from "../runs/table-state";
 import { Overview } from "../training/overview";
 import { Scalars } from "../training/scalars";
 import { Verdict } from "../training/verdict";
 import { Tree } from "../tree/tree";
 import { Header } from "./header";
 import { Keys } from "./keys";
+import { LazyView } from "./lazy-view";
 import { Splitter } from "./splitter";
+import { isDark } from "./theme";
 import { offeredViews } from "./views";
 
 const VIEWS: Record<View, () => preact.JSX.Element> = {
@@ -65,10 +67,31 @@ export function App() {
           {isGone() ? wordsWhenGone() : failure.value}
         </p>
       )}
-      {showsTable.value ? <RunsTable /> : <OneRun part={part} />}
+      {showsTable.value ? <AllRuns /> : <OneRun part={part} />}
       <Keys />
     </>
   );
+}
+
+/** The table of a folder of runs. */
+function AllRuns() {
+  const from = source.value;
+  if (!from?.table) return null;
+  const props: RunsProps = {
+    where: where.value,
+    sort: sort.value,
+    isDark: isDark.value,
+    ask: (text, column) =>
+      batch(() => {
+        where.value = text;
+        sort.value = column;
+      }),
+    table: from.table,
+    curves: from.curves!,
+    show: (paths) => void showRuns(paths),
+    tellFailure,
+  };
+  return <LazyView name="runs" props={props} />;
 }
 
 /** A run: its modules, what is shown of it, and what is pinned. */

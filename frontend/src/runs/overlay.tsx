@@ -5,9 +5,7 @@ import { useRef } from "preact/hooks";
 import { formatExact } from "../data/formats";
 import { readNumber } from "../data/points";
 import type { RunCurve } from "../data/records";
-import { source, tellFailure } from "../state/live";
-import { isDark } from "../frame/theme";
-import { overlaid } from "./state";
+import { isDark, overlaid, page } from "./table-state";
 
 /** Paths of one request, which are part of its address. */
 const AT_ONCE = 200;
@@ -28,7 +26,7 @@ const nearest = signal("");
 
 async function readCurves(paths: readonly string[]): Promise<void> {
   for (let at = 0; at < paths.length; at += AT_ONCE) {
-    const sent = await source.peek()!.curves!(paths.slice(at, at + AT_ONCE));
+    const sent = await page.peek()!.curves(paths.slice(at, at + AT_ONCE));
     const next = new Map(known.peek());
     for (const one of sent.curves) next.set(one.path, readCurve(one));
     known.value = next;
@@ -71,7 +69,7 @@ export function Overlay() {
   const place = useRef<Placement | null>(null);
   useSignalEffect(() => {
     const missing = overlaid.value.filter((path) => !known.peek().has(path));
-    if (missing.length) void readCurves(missing).catch(tellFailure);
+    if (missing.length) void readCurves(missing).catch(page.peek()!.tellFailure);
   });
   useSignalEffect(() => {
     void isDark.value;

@@ -1,11 +1,35 @@
 /** The start screen of a folder: all of its runs, to filter, to sort, to open and to compare. */
 
+import { useEffect } from "preact/hooks";
 import { formatExact } from "../data/formats";
 import type { RunRow } from "../data/records";
+import { offerView } from "../frame/offered-view";
 import { Overlay } from "./overlay";
-import { chosen, count, overlaid, overlay, PAGE_ROWS, problem, showRuns, sort, sortBy, table, toggleChosen, where } from "./state";
+import {
+  chosen,
+  count,
+  keepTable,
+  overlaid,
+  overlay,
+  page,
+  PAGE_ROWS,
+  problem,
+  type RunsProps,
+  sort,
+  sortBy,
+  table,
+  toggleChosen,
+  where,
+} from "./table-state";
+import "./runs.css";
 
-export function RunsTable() {
+offerView<RunsProps>("runs", (props) => {
+  page.value = props;
+  useEffect(keepTable, []);
+  return <RunsTable />;
+});
+
+function RunsTable() {
   const sent = table.value;
   return (
     <main class="runs" aria-label="Runs">
@@ -16,9 +40,9 @@ export function RunsTable() {
           placeholder="Filter: lr < 1e-3 and state == 'finished'"
           value={where.value}
           aria-invalid={!!problem.value}
-          onInput={(event) => (where.value = event.currentTarget.value)}
+          onInput={(event) => page.value!.ask(event.currentTarget.value, sort.value)}
         />
-        <button type="button" disabled={!chosen.value.length} onClick={() => void showRuns(chosen.value)}>
+        <button type="button" disabled={!chosen.value.length} onClick={() => page.value!.show(chosen.value)}>
           {chosen.value.length > 1 ? `Compare ${formatExact(chosen.value.length)} runs` : "Open"}
         </button>
         <button type="button" disabled={!sent?.total} onClick={() => void overlay()}>
@@ -92,7 +116,7 @@ function Row({ row, rights }: { row: RunRow; rights: readonly boolean[] }) {
         />
       </td>
       <th scope="row">
-        <button type="button" class="jump" onClick={() => void showRuns([row.path])}>
+        <button type="button" class="jump" onClick={() => page.value!.show([row.path])}>
           <bdi>{name}</bdi>
         </button>
       </th>

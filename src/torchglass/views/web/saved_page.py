@@ -22,6 +22,8 @@ MEDIA_TYPES = {
     "page.js": "text/javascript",
     "layout.js": "text/javascript",
     "page.css": "text/css",
+    "runs.js": "text/javascript",
+    "runs.css": "text/css",
     "icon.svg": "image/svg+xml",
     "THIRD_PARTY.txt": "text/plain",
 }

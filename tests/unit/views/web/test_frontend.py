@@ -10,8 +10,7 @@ import hatch_build
 from tests.unit.views.web.frontend import FRONTEND, find_node, run
 from torchglass.views.web import saved_page
 
-MOST_BYTES = 102 * 1024
-"""It was 100 KB before the page had the table of a folder of runs."""
+MOST_BYTES = 100 * 1024
 
 
 @pytest.fixture(scope="module")

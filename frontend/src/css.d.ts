@@ -1,0 +1,2 @@
+/** A style sheet that is bundled with the script that imports it. */
+declare module "*.css";
