@@ -286,6 +286,9 @@ def generate_architecture_diagram(model: object) -> str:
     Returns:
         The SVG text.
 
+    Raises:
+        ViewError: Graphviz is not installed.
+
     Example:
         >>> import torch
         >>> "ReLU" in generate_architecture_diagram(torch.nn.Sequential(torch.nn.ReLU()))
