@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -29,7 +30,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The models are small, and threads that share a processor mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the explorer remembers is this machine's user's, and no test may read or write it.
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="torchglass-config-")
+_CONFIG = tempfile.mkdtemp(prefix="torchglass-config-")
+os.environ["XDG_CONFIG_HOME"] = _CONFIG
 # wandb reads this once a process, and asks for a login where it is not set.
 os.environ["WANDB_MODE"] = "offline"
 
@@ -84,6 +86,10 @@ def scalers_freed() -> Iterator[None]:
     """A watch takes a `GradScaler` that is alive for that of its training: none may stay."""
     yield
     gc.collect()
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_CONFIG, ignore_errors=True)
 
 
 def traces_of_us() -> dict[str, Any] | None:
