@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.processes import run_ranks
 
 SHARDED = """
@@ -32,6 +34,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_sharded_model_frees_its_gathered_weights_and_is_traced_all_the_same(
     tmp_path: Path,
 ) -> None:

@@ -114,8 +114,13 @@ def home(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "environment",
-    [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-16color", "COLORTERM": "''"}],
-    ids=["colors", "no colors", "16 colors"],
+    [
+        pytest.param({}, id="colors"),
+        pytest.param({"NO_COLOR": "1"}, id="no colors", marks=pytest.mark.slow),
+        pytest.param(
+            {"TERM": "xterm-16color", "COLORTERM": "''"}, id="16 colors", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_the_explorer_in_a_real_terminal(
     terminal: Terminal, tmp_path: Path, environment: Mapping[str, str]

@@ -141,7 +141,7 @@ def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: P
     assert files(tmp_path) == {"mine.glass", "log"}
 
 
-@pytest.mark.parametrize("where", [slow("in the background"), "with its errors in a file"])
+@pytest.mark.parametrize("where", [slow("in the background"), slow("with its errors in a file")])
 def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     shell = f"set -m; {command} & wait" if "background" in where else f"{command} 2> log"
@@ -169,7 +169,7 @@ def test_without_a_terminal_a_program_ends_and_says_how_to_look_at_its_run(tmp_p
     assert files(tmp_path) == {"mine.glass"}
 
 
-@pytest.mark.parametrize("how", ["environment", slow("argument")])
+@pytest.mark.parametrize("how", [slow("environment"), slow("argument")])
 def test_a_program_that_shall_wait_needs_no_terminal(how: str, tmp_path: Path) -> None:
     ending, value = ("train()", "1") if how == "environment" else ("train(wait=True)", "0")
     with subprocess.Popen(

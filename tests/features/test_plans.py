@@ -128,6 +128,7 @@ def test_the_largest_batch_is_the_largest_that_memory_says_fits(optimizer: str) 
     assert over - found.batch <= max(1, found.batch // 64)
 
 
+@pytest.mark.slow
 def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
     found = tg.batch_size(Stack(depth=6), torch.randn(8, 64), memory="64MB")
     assert found.check is not None
@@ -142,8 +143,20 @@ def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
     ("make", "sample", "optimizer"),
     [
         pytest.param(lambda: Stack(depth=4), torch.randn(8, 64), "adamw", id="mlp"),
-        pytest.param(lambda: ResNet((2, 1), 8), torch.randn(2, 3, 32, 32), "adam", id="resnet"),
-        pytest.param(lambda: UNet(4, 2), torch.randn(2, 3, 32, 32), "adamw", id="unet"),
+        pytest.param(
+            lambda: ResNet((2, 1), 8),
+            torch.randn(2, 3, 32, 32),
+            "adam",
+            id="resnet",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda: UNet(4, 2),
+            torch.randn(2, 3, 32, 32),
+            "adamw",
+            id="unet",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             lambda: LanguageModel(2, 64), torch.zeros(2, 32, dtype=torch.long), "sgd", id="gpt"
         ),
@@ -152,6 +165,7 @@ def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
             torch.zeros(2, 32, dtype=torch.long),
             "adamw",
             id="mixture",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: nn.Sequential(
@@ -160,12 +174,14 @@ def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
             torch.randn(2, 3, 32, 32),
             "adagrad",
             id="convolution",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: nn.TransformerEncoderLayer(64, 4, 256, batch_first=True),
             torch.randn(2, 32, 64),
             "rmsprop",
             id="encoder",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -17,7 +17,7 @@ from tests.hard.faults import Place, PlantedError, flat, left_behind, places_of,
 from torchglass import TorchglassWarning
 
 ALL = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
-FEW_PLACES, MANY_PLACES = 15, 120
+FEW_PLACES, MANY_PLACES = 6, 120
 at_some_places = pytest.mark.parametrize(
     "most", [FEW_PLACES, pytest.param(MANY_PLACES, marks=pytest.mark.slow)]
 )

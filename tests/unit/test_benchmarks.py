@@ -154,6 +154,7 @@ def test_a_peer_that_is_not_there_is_told_and_not_run() -> None:
     assert reading == Reading(unit="ms", why_not="not installed")
 
 
+@pytest.mark.slow
 def test_a_contender_that_raises_is_a_row_that_says_so() -> None:
     reading = alone(OURS, "ms", structure.time_reading, spec=["no such model", {}], rounds=1)
 

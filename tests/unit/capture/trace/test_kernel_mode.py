@@ -343,6 +343,7 @@ assert torch.equal(traced, branch.weight.grad)
 
 
 @needs_torch(2, 7, "torch.cond has gradients below a dispatch mode")
+@pytest.mark.slow
 def test_dynamo_is_not_brought_in_and_may_come_in_the_midst_of_a_pass() -> None:
     program = [sys.executable, "-W", "error", "-c", FIRST_COMPILED_IN_THE_BLOCK]
 
