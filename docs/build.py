@@ -94,6 +94,12 @@ def _of_the_explorer() -> Iterator[Path]:
         make_source(changed, against=model),
         press=["down", "down", "down", "down", "z"],
     )
+    small = GPT2(2, 96, 4, 1000, 64)
+    yield _picture(
+        "explorer-quantization",
+        make_source(tg.quantization(small, words, dtypes=["int8", "int4"], quality=35)),
+        press=["down", "down", "down", "down", "z", "down", "down", "down"],
+    )
 
 
 def _picture(name: str, shown: ExplorerSource, **options: Any) -> Path:

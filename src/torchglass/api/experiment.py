@@ -63,6 +63,7 @@ def quantization(
     """
     from torch import nn
 
+    from torchglass.capture.model.structure import read_model
     from torchglass.results.experiments import Quantization
     from torchglass.whatif.plan import batch_of
     from torchglass.whatif.quantization import FORMATS, QuantizationExperiment, choose_mix
@@ -83,7 +84,7 @@ def quantization(
         quality = _LEAST_DB if baseline is None else _LEAST_METRIC * baseline
     mix = choose_mix(experiment, measured, most_bytes=most, least_quality=quality)
     return Quantization(
-        type(model).__name__,
+        read_model(model),
         measured,
         mix,
         samples=batch_of((inputs, kwargs)),
@@ -134,6 +135,7 @@ def pruning(
     """
     from torch import nn
 
+    from torchglass.capture.model.structure import read_model
     from torchglass.results.experiments import Pruning
     from torchglass.whatif.plan import batch_of
     from torchglass.whatif.pruning import PruningExperiment, choose_channels
@@ -149,7 +151,7 @@ def pruning(
     sqnr, value = experiment.quality(removed)
     smaller = experiment.cut(removed)
     return Pruning(
-        type(model).__name__,
+        read_model(model),
         measured,
         removed,
         cut=lambda: experiment.cut(removed),

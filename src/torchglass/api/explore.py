@@ -19,10 +19,11 @@ from torchglass.errors import CaptureError, TargetError, ViewError
 from torchglass.host_program import has_terminal, in_event_loop
 from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.findings import Finding, Findings
+from torchglass.records.measures import ReportRecord
 from torchglass.records.model import Model, join_path
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
-from torchglass.results.report import measures
+from torchglass.results.report import Report, measures
 from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,
@@ -57,6 +58,7 @@ def explore(
     /,
     *inputs: Any,
     against: object = None,
+    reports: Sequence[Report] = (),
     config: ExplorerConfig | None = None,
     unsafe: bool = False,
     **kwargs: Any,
@@ -74,6 +76,8 @@ def explore(
             "net.py:Net". None lists the runs and checkpoints in the current folder.
         *inputs: Positional arguments of the model's forward.
         against: Another target. The explorer marks what differs from it.
+        reports: What other verbs returned for this model, such as `tg.quantization` and
+            `tg.estimate`. Their values are columns of the tree.
         config: What to show in this session, as an `ExplorerConfig`.
         unsafe: Allow a checkpoint to run the code it contains (pickle).
         **kwargs: Keyword arguments of the model's forward. Pass an argument that has the name of an
@@ -97,8 +101,11 @@ def explore(
         target = resolve(target)
         foreign = config is not None and not isinstance(config, ExplorerConfig)
         options = {"against": against is not None, "config": foreign, "unsafe": unsafe}
+        options["reports"] = bool(reports)
         _refuse_doubtful(target, {name for name, given in options.items() if given})
-    return walk_through(target, inputs, kwargs, against=against, config=config, unsafe=unsafe)
+    return walk_through(
+        target, inputs, kwargs, against=against, reports=reports, config=config, unsafe=unsafe
+    )
 
 
 def walk_through(
@@ -107,6 +114,7 @@ def walk_through(
     kwargs: Mapping[str, Any],
     *,
     against: object = None,
+    reports: Sequence[Report] = (),
     config: ExplorerConfig | None = None,
     unsafe: bool = False,
     tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
@@ -134,7 +142,14 @@ def walk_through(
         # The user's own code runs and prints before the screen is taken; reading may take longer.
         found = resolve(target)
         make = partial(
-            make_source, found, inputs, kwargs, against=against, unsafe=unsafe, tensors=tensors
+            make_source,
+            found,
+            inputs,
+            kwargs,
+            against=against,
+            reports=reports,
+            unsafe=unsafe,
+            tensors=tensors,
         )
         source = make() if inputs or kwargs else make
         run_explorer(source, memory=None if config is None else config.memory())
@@ -217,6 +232,7 @@ def make_source(
     kwargs: Mapping[str, Any] | None = None,
     *,
     against: object = None,
+    reports: Sequence[Report] = (),
     unsafe: bool = False,
     tensors: Tensors | None = None,
 ) -> ExplorerSource:
@@ -229,15 +245,42 @@ def make_source(
     if ran and not is_live(found):
         raise TargetError(NOT_LIVE)
     source = _run(found, inputs, kwargs or {}) if ran else _opened(found, unsafe, tensors)
+    source = replace(source, reports=tuple(_records(found, reports)))
     if against is None:
         return replace(source, kind=_kind(source, ran))
     model = source.reader.model()
     return replace(source, kind="comparison", comparison=_compared(found, model, against, unsafe))
 
 
+def _records(target: object, reports: Sequence[object]) -> Iterator[ReportRecord]:
+    """The reports that are laid over the tree; what was measured of it is in its columns anyway."""
+    if isinstance(target, Report) and not _is_measured(target):
+        own = target.tree_record()
+        yield from [own] if own is not None else []
+    for report in reports:
+        record = report.tree_record() if isinstance(report, Report) else None
+        if record is None:
+            raise TargetError(
+                f"a {type(report).__name__} cannot be laid over the tree. Pass what "
+                "tg.quantization, tg.pruning, tg.estimate or tg.batch_size returned."
+            )
+        yield record
+
+
+def _is_measured(report: Report) -> bool:
+    from torchglass.results.flops import Flops
+    from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
+    from torchglass.results.summary import Summary
+
+    return isinstance(report, (Flops, Memory, Profile, Summary))
+
+
 def _kind(source: ExplorerSource, ran: bool) -> SourceKind:
     if source.failure is not None:
         return "failure"
+    if source.reports:
+        return "report"
     reader = source.reader
     if reader.last_step() >= 0 or not reader.finished():
         return "run"

@@ -138,6 +138,7 @@ def batch_size(
         (2544, 2544)
     """
     from torchglass.analyse.accelerators import ACCELERATORS, memory_size
+    from torchglass.capture.model.structure import read_model
     from torchglass.capture.model_inputs import arguments_from_data
     from torchglass.results.plans import BatchSize
     from torchglass.whatif.plan import BatchSearch, available_memory
@@ -165,7 +166,7 @@ def batch_size(
         trials = search.search()
     again = search.search(checkpoint=True)
     found = BatchSize(
-        type(model).__name__,
+        read_model(model),
         trials,
         memory_bytes=whole,
         margin=margin,

@@ -25,6 +25,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from torchglass import __version__
 from torchglass.analyse.summary import Sort
 from torchglass.errors import TargetError, TorchglassError, TorchglassWarning
+from torchglass.host_program import has_terminal
 from torchglass.tables.export import json_text, written
 from torchglass.tables.text import BRIEF_LINES, shortened_lines
 
@@ -186,10 +187,36 @@ class TableOptions(ResultOptions):
         super()._export(result, document)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ExplorableOptions(TableOptions):
+    """How a command gives a table that can be laid over the tree of modules."""
+
+    explore: Flag = False
+    """Open the result in the explorer instead of printing it."""
+
+    def show(self, result: Result, **texts: Any) -> None:
+        """Write the requested files, then open the explorer, or print the text."""
+        if not self.explore or STDOUT in self._files().values():
+            super().show(result, **texts)
+        elif not has_terminal():
+            tell("the explorer needs a terminal, so the result is printed.")
+            super().show(result, **texts)
+        else:
+            from torchglass.api.explore import walk_through
+            from torchglass.targets.readers import reader_of_result
+
+            if reader_of_result(result) is None:
+                raise TargetError("--explore is for a model, not for a recorded file")
+            self._export(result, texts.get("document"))
+            walk_through(result, (), {})
+
+
 USUAL = Common()
 EVERYTHING = DisplayOptions()
 PRINTED = ResultOptions()
 AS_TABLE = TableOptions()
+EXPLORABLE = ExplorableOptions()
 
 _OURS = Path(__file__).parents[1]
 _CYCLOPTS = Path(cyclopts.__file__).parent

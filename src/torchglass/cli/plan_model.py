@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchglass.cli.options import (
-    AS_TABLE,
+    EXPLORABLE,
     Debug,
+    ExplorableOptions,
     Flag,
     Inputs,
     Model,
-    TableOptions,
     app,
     stdout_for_results,
     tell,
@@ -88,7 +88,7 @@ def batch_size(
     precision: str | None = None,
     margin: float = 0.1,
     check: bool = True,
-    output: TableOptions = AS_TABLE,
+    output: ExplorableOptions = EXPLORABLE,
     debug: Debug = False,
 ) -> None:
     """Find the largest batch size whose training step fits into memory.
@@ -144,7 +144,7 @@ def quantization(
     dtypes: tuple[str, ...] = ("int8", "int4", "fp8"),
     size: str | None = None,
     quality: float | None = None,
-    output: TableOptions = AS_TABLE,
+    output: ExplorableOptions = EXPLORABLE,
     debug: Debug = False,
 ) -> None:
     """Find out which weights can be stored in low precision, and suggest a mix of formats.
@@ -184,7 +184,7 @@ def pruning(
     input: Inputs = (),
     amount: float = 0.3,
     timed: bool = True,
-    output: TableOptions = AS_TABLE,
+    output: ExplorableOptions = EXPLORABLE,
     debug: Debug = False,
 ) -> None:
     """Find out which channels can be removed, and what that saves.

@@ -17,6 +17,7 @@ from torchglass.cli.options import (
     PRINTED,
     STDOUT,
     Debug,
+    ExplorableOptions,
     File,
     Flag,
     Inputs,
@@ -54,7 +55,7 @@ Backward = Annotated[
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class ReportOptions(TableOptions):
+class ReportOptions(ExplorableOptions):
     """The options of all commands that print a table of modules."""
 
     depth: int | None = None

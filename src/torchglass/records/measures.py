@@ -447,3 +447,64 @@ class PrunedSpeed:
     cut_s: float
     """With the channels cut out of all layers."""
     repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCell:
+    """One value of a report."""
+
+    text: str = ""
+    value: float | str | None = None
+    """What it is sorted by; None without a value."""
+    share: float | None = None
+    """How hot its color is, from 0 to 1; None for no color."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportColumn:
+    """The heading of some cells of a report."""
+
+    title: str
+    right: bool = True
+    """Whether its cells are aligned right, as numbers are."""
+    spare: int = 0
+    """Without enough room, columns with the highest number are left out first; 0 never is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEntry:
+    """One row of a report."""
+
+    paths: tuple[str, ...]
+    """The modules that it is about; none if it is about the whole model."""
+    cells: tuple[ReportCell, ...]
+    is_suggested: bool = False
+    """Whether the report suggests to do what it is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSection:
+    """Some lines of a report, which may be about one module."""
+
+    title: str
+    lines: tuple[str, ...]
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRecord:
+    """A report as a view lays it over the tree of modules."""
+
+    kind: str
+    """What was done: "Batch size"."""
+    answer: str
+    sections: tuple[ReportSection, ...] = ()
+    """What comes before the rows."""
+    module_columns: tuple[ReportColumn, ...] = ()
+    modules: Mapping[str, tuple[ReportCell, ...]] = field(default_factory=dict)
+    """The cells beside each module, by path: a summary of the rows about it and those below."""
+    columns: tuple[ReportColumn, ...] = ()
+    entries: tuple[ReportEntry, ...] = ()
+    """All rows, the most important first."""
+    facts: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()

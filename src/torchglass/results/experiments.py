@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchglass.errors import LookupFailedError
 from torchglass.records.measures import GroupPruning, LayerQuantization, PrecisionMix, PrunedSpeed
+from torchglass.records.model import Model
 from torchglass.results.report import ListReport
 from torchglass.tables.text import (
     Column,
@@ -27,8 +29,11 @@ from torchglass.targets.names import near_or_all
 if TYPE_CHECKING:
     from torch import nn
 
+R = TypeVar("R")
 _SCALES = {"tensor": "per tensor", "channel": "per channel"}
 _MOST_KEPT = 5
+_SHARES = (0.25, 0.5, 0.75)
+"""The shares of pruned channels that have a column beside the tree."""
 
 
 class Quantization(ListReport[LayerQuantization]):
@@ -36,7 +41,7 @@ class Quantization(ListReport[LayerQuantization]):
 
     def __init__(
         self,
-        name: str,
+        model: Model,
         measured: Sequence[LayerQuantization],
         mix: PrecisionMix,
         *,
@@ -44,13 +49,16 @@ class Quantization(ListReport[LayerQuantization]):
         budget: str,
         baseline: float | None = None,
     ) -> None:
-        self.name = name
+        self.model = model
+        """The structure of the model."""
+        self.name = model.name
         self.measured = tuple(measured)
         """Every weight in every format, in the order of the model."""
         self.entries = sorted(measured, key=lambda one: one.sqnr_db)
         """The same, the most sensitive first."""
         self.mix = mix
         """The suggestion, measured as a whole."""
+        self._chosen = {(one.name, one.format, one.scale) for one in mix.layers}
         self.samples = samples
         self.budget = budget
         self.baseline = baseline
@@ -99,7 +107,6 @@ class Quantization(ListReport[LayerQuantization]):
 
     def _columns(self) -> Sequence[Column[LayerQuantization]]:
         has_metric = self.baseline is not None
-        chosen = {(one.name, one.format, one.scale) for one in self.mix.layers}
         return [
             Column(
                 "weight",
@@ -129,6 +136,7 @@ class Quantization(ListReport[LayerQuantization]):
                 lambda one: f"{one.sqnr_db:.1f} dB",
                 csv="sqnr_db",
                 value=lambda one: one.sqnr_db,
+                bar=lambda one: _error(one.sqnr_db),
             ),
             Column(
                 "weight_sqnr",
@@ -170,9 +178,51 @@ class Quantization(ListReport[LayerQuantization]):
             Column(
                 "suggested",
                 "Suggested",
-                lambda one: "yes" if (one.name, one.format, one.scale) in chosen else "",
+                lambda one: "yes" if self._is_suggested(one) else "",
                 right=False,
-                value=lambda one: (one.name, one.format, one.scale) in chosen,
+                value=self._is_suggested,
+            ),
+        ]
+
+    def _paths(self, entry: LayerQuantization) -> Sequence[str]:
+        return (entry.name.rpartition(".")[0],)
+
+    def _is_suggested(self, entry: LayerQuantization) -> bool:
+        return (entry.name, entry.format, entry.scale) in self._chosen
+
+    def _module_columns(self) -> Sequence[Column[Sequence[LayerQuantization]]]:
+        whole = max(self.mix.original_bytes, 1)
+
+        def suggested(rows: Iterable[LayerQuantization]) -> list[LayerQuantization]:
+            return [one for one in rows if self._is_suggested(one)]
+
+        def formats(rows: Sequence[LayerQuantization]) -> str:
+            names = {one.name: one.format for one in suggested(rows)}
+            kept = ["kept"] if {one.name for one in rows} - names.keys() else []
+            return ", ".join([*dict.fromkeys(names.values()), *kept])
+
+        def saved(rows: Sequence[LayerQuantization]) -> int:
+            return sum(one.original_bytes - one.bytes for one in suggested(rows))
+
+        def column(format: str) -> Column[Sequence[LayerQuantization]]:
+            def worst(rows: Sequence[LayerQuantization]) -> float | None:
+                best: dict[str, float] = {}
+                for one in rows:
+                    if one.format == format:
+                        best[one.name] = max(best.get(one.name, -math.inf), one.sqnr_db)
+                return min(best.values(), default=None)
+
+            return _quality_column(format, worst)
+
+        return [
+            *map(column, dict.fromkeys(one.format for one in self.measured)),
+            Column("suggested", "suggested", formats, right=False, value=formats),
+            Column(
+                "saves",
+                "saves",
+                lambda rows: format_bytes(saved(rows)) if saved(rows) else "",
+                value=saved,
+                bar=lambda rows: saved(rows) / whole,
             ),
         ]
 
@@ -196,7 +246,7 @@ class Pruning(ListReport[GroupPruning]):
 
     def __init__(
         self,
-        name: str,
+        model: Model,
         measured: Sequence[GroupPruning],
         removed: Mapping[int, int],
         *,
@@ -210,7 +260,9 @@ class Pruning(ListReport[GroupPruning]):
         samples: int,
         skipped: Sequence[str] = (),
     ) -> None:
-        self.name = name
+        self.model = model
+        """The structure of the model."""
+        self.name = model.name
         self.measured = tuple(measured)
         """Every group at every share that was tried, in the order of the model."""
         self.entries = sorted(measured, key=self._harm_per_flop)
@@ -288,6 +340,7 @@ class Pruning(ListReport[GroupPruning]):
                 lambda one: f"{one.sqnr_db:.1f} dB",
                 csv="sqnr_db",
                 value=lambda one: one.sqnr_db,
+                bar=lambda one: _error(one.sqnr_db),
             ),
             Column(
                 "metric",
@@ -304,9 +357,46 @@ class Pruning(ListReport[GroupPruning]):
             Column(
                 "suggested",
                 "Suggested",
-                lambda one: "yes" if self.removed.get(one.group) == one.removed else "",
+                lambda one: "yes" if self._is_suggested(one) else "",
                 right=False,
-                value=lambda one: self.removed.get(one.group) == one.removed,
+                value=self._is_suggested,
+            ),
+        ]
+
+    def _paths(self, entry: GroupPruning) -> Sequence[str]:
+        return entry.layers
+
+    def _is_suggested(self, entry: GroupPruning) -> bool:
+        return self.removed.get(entry.group) == entry.removed
+
+    def _module_columns(self) -> Sequence[Column[Sequence[GroupPruning]]]:
+        def suggested(rows: Sequence[GroupPruning]) -> list[GroupPruning]:
+            return [one for one in rows if self._is_suggested(one)]
+
+        def removed(rows: Sequence[GroupPruning]) -> str:
+            channels = sum({one.group: one.channels for one in rows}.values())
+            gone = sum(one.removed for one in suggested(rows))
+            return f"{gone:,} of {channels:,}" if gone else "kept"
+
+        def saved(rows: Sequence[GroupPruning]) -> int:
+            return sum(one.saved_flops for one in suggested(rows))
+
+        def column(share: float) -> Column[Sequence[GroupPruning]]:
+            def worst(rows: Sequence[GroupPruning]) -> float | None:
+                cut = [one for one in rows if one.removed == int(share * one.channels)]
+                return min((one.sqnr_db for one in cut), default=None)
+
+            return _quality_column(f"−{share:.0%}", worst)
+
+        return [
+            *map(column, _SHARES),
+            Column("removed", "removed", removed, right=False, value=removed),
+            Column(
+                "saves",
+                "saves",
+                lambda rows: format_flops(saved(rows)) if saved(rows) else "",
+                value=saved,
+                bar=lambda rows: saved(rows) / max(self.flops, 1),
             ),
         ]
 
@@ -333,3 +423,20 @@ class Pruning(ListReport[GroupPruning]):
         if self.speed is not None:
             notes.append(f"times are the shortest of {self.speed.repeats} forwards on this machine")
         return [*notes, *(f"not prunable: {reason}" for reason in self.skipped)]
+
+
+def _quality_column(
+    heading: str, worst: Callable[[Sequence[R]], float | None]
+) -> Column[Sequence[R]]:
+    """The lowest SQNR of some rows, the hotter the larger the error at the outputs is."""
+
+    def text(rows: Sequence[R]) -> str:
+        found = worst(rows)
+        return "" if found is None else f"{found:.0f} dB"
+
+    return Column(heading, heading, text, value=worst, bar=lambda rows: _error(worst(rows) or 0.0))
+
+
+def _error(sqnr_db: float) -> float:
+    """The error at the outputs of the model, relative to them; at most 1."""
+    return float(min(10 ** (-sqnr_db / 20), 1.0))

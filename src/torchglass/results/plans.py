@@ -285,7 +285,7 @@ class BatchSize(ListReport[BatchTrial]):
 
     def __init__(
         self,
-        name: str,
+        model: Model,
         trials: Sequence[BatchTrial],
         *,
         memory_bytes: int,
@@ -297,7 +297,9 @@ class BatchSize(ListReport[BatchTrial]):
         precision: str = "",
         real_batches: Sequence[int] = (),
     ) -> None:
-        self.name = name
+        self.model = model
+        """The structure of the model."""
+        self.name = model.name
         self.real_batches = tuple(real_batches)
         """The batch sizes of real steps, from which the memory inside kernels is extrapolated."""
         self.trials = tuple(trials)

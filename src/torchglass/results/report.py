@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_
 from torchglass.analyse.latency import ModuleTime
 from torchglass.analyse.memory import ModuleMemory
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Model
+from torchglass.records.measures import (
+    Measures,
+    ModuleMeasure,
+    ReportCell,
+    ReportColumn,
+    ReportEntry,
+    ReportRecord,
+)
+from torchglass.records.model import Model, paths_above
 from torchglass.records.trace import CallRecord
 from torchglass.results.result import Result
 from torchglass.tables.export import (
@@ -174,6 +181,10 @@ _MOST_ROWS = 100
 class Report(Result):
     """What a verb that measures returns: print it for a table, or export it."""
 
+    def tree_record(self) -> ReportRecord | None:
+        """The report as the explorer lays it over the tree of modules; None if it cannot."""
+        return None
+
     @property
     @abstractmethod
     def title(self) -> str:
@@ -267,6 +278,28 @@ class ModuleReport(Report, Generic[M]):
     def title(self) -> str:
         """The name of the model."""
         return self.model.name
+
+    @property
+    def answer(self) -> str:
+        """What the reader wants to know in one sentence, if there is one."""
+        return ""
+
+    def tree_record(self) -> ReportRecord:
+        """The report as the explorer lays it over the tree: a row for each module."""
+        hidden = ("path", "class")
+        columns = [one for one in select_columns(self._columns(), None) if one.key not in hidden]
+        headings = _headings(columns)
+        rows = {path: _cells(columns, row) for path, row in self.rows.items()}
+        return ReportRecord(
+            kind=_kind(self),
+            answer=self.answer,
+            module_columns=headings,
+            modules=rows,
+            columns=headings,
+            entries=tuple(ReportEntry(paths=(path,), cells=row) for path, row in rows.items()),
+            facts=tuple((fact.label, fact.text) for fact in self._facts()),
+            notes=tuple(self._notes()),
+        )
 
     def table(
         self,
@@ -382,6 +415,49 @@ class ListReport(Report, Generic[R]):
         """How it was measured, and what it cannot know."""
         return []
 
+    def _paths(self, entry: R) -> Sequence[str]:
+        """The modules that an entry is about."""
+        return ()
+
+    def _is_suggested(self, entry: R) -> bool:
+        """Whether the report suggests to do what an entry is about."""
+        return False
+
+    def _module_columns(self) -> Sequence[Column[Sequence[R]]]:
+        """The columns beside the tree of modules: each sums up the entries of one module."""
+        return ()
+
+    def tree_record(self) -> ReportRecord:
+        """The report as the explorer lays it over the tree: its entries by module."""
+        every, beside = select_columns(self._columns(), None), self._module_columns()
+        columns = [one for one in every if one.key != "suggested"]
+        return ReportRecord(
+            kind=_kind(self),
+            answer=self.answer,
+            module_columns=_headings(beside),
+            modules={path: _cells(beside, rows) for path, rows in self._by_module().items()},
+            columns=_headings(columns),
+            entries=tuple(
+                ReportEntry(
+                    paths=tuple(self._paths(one)),
+                    cells=_cells(columns, one),
+                    is_suggested=self._is_suggested(one),
+                )
+                for one in self.entries
+            ),
+            facts=tuple((fact.label, fact.text) for fact in self._facts()),
+            notes=tuple(self._notes()),
+        )
+
+    def _by_module(self) -> Mapping[str, Sequence[R]]:
+        """The entries about each module, or about a module inside it."""
+        found: dict[str, list[R]] = {}
+        for entry in self.entries:
+            paths = self._paths(entry)
+            for path in {above for one in paths for above in (one, *paths_above(one), "")}:
+                found.setdefault(path, []).append(entry)
+        return found
+
     def table(self, *, width: int | None = None) -> str:
         """The answer, then the table; with a `width`, columns that do not fit are left out."""
         facts = self._facts()
@@ -412,6 +488,28 @@ class ListReport(Report, Generic[R]):
         return tree_fragment(
             self.title, self.answer, self._facts(), columns, rows, self._notes(), heading
         )
+
+
+def _kind(report: Report) -> str:
+    """What kind of report it is, in words."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", type(report).__name__).capitalize()
+
+
+def _headings(columns: Iterable[Column[R]]) -> tuple[ReportColumn, ...]:
+    return tuple(
+        ReportColumn(title=one.heading, right=one.right, spare=one.spare) for one in columns
+    )
+
+
+def _cells(columns: Iterable[Column[R]], row: R) -> tuple[ReportCell, ...]:
+    return tuple(
+        ReportCell(
+            text=one.text(row),
+            value=one.value(row) if one.value else None,
+            share=one.bar(row) if one.bar and one.text(row) else None,
+        )
+        for one in columns
+    )
 
 
 def largest(

@@ -14,7 +14,7 @@ from torchglass.records.calls import CallTensor, ForwardStats, Statistics, stati
 from torchglass.records.model import Model
 from torchglass.records.run import Document, Reader, RunRecord
 from torchglass.records.trace import Value
-from torchglass.results.report import measures
+from torchglass.results.report import Report, measures
 from torchglass.targets.names import ONNX_SUFFIX, RUN_SUFFIX, resolve
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def reader_of_result(target: object) -> Reader | None:
         return hold(target.model, measures(target.rows, {}, {}, target.timing.notes))
     if isinstance(target, Flops):
         return hold(target.model, measures({}, target.rows, {}, target.work.notes))
-    return None
+    model = getattr(target, "model", None) if isinstance(target, Report) else None
+    return hold(model) if isinstance(model, Model) else None
 
 
 def _values_of(trace: Trace) -> list[Statistics]:

@@ -20,6 +20,7 @@ from textual.screen import Screen
 
 from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import ModelDiff
+from torchglass.records.measures import ReportRecord
 from torchglass.records.model import LiveModel, Model, Module
 from torchglass.records.run import Reader
 from torchglass.tables.text import harmless
@@ -133,6 +134,8 @@ class ExplorerSource:
     """The forward that raised."""
     error: BaseException | None = None
     """What it raised."""
+    reports: tuple[ReportRecord, ...] = ()
+    """What other verbs found out about the model, laid over its tree."""
 
 
 Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
@@ -196,6 +199,7 @@ class ExplorerApp(ThemedApp[None]):
             live=exhibit.live,
             comparison=comparison,
             failure=exhibit.failure,
+            reports=exhibit.reports,
             is_run=exhibit.kind == "run",
         )
         self.explorer = Explorer(state, reader, self._preferences, kind=exhibit.kind)

@@ -159,6 +159,8 @@ class TitleBar(TwoEndedBar):
             words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
             keys = "n next, & only these"
             names += [words, keys] if changed else ["no differences"]
+        elif self.state.reports:
+            names.append(self.state.reports[0].answer)
         state = self._state()
         style = "problem" if "✗" in state else "warning" if "!" in state else "right"
         self.put(" " + " · ".join(filter(None, names)), state, style)

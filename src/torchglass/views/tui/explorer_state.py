@@ -19,7 +19,7 @@ from torchglass.analyse.trace import TraceStructure
 from torchglass.analyse.training_overview import HeatMap, Statistic, TrainingOverview
 from torchglass.records.calls import ModuleStatistics, Statistics
 from torchglass.records.findings import Finding, Findings, Severity
-from torchglass.records.measures import Measures, ModuleMeasure
+from torchglass.records.measures import Measures, ModuleMeasure, ReportRecord
 from torchglass.records.model import (
     Histograms,
     LiveModel,
@@ -234,9 +234,12 @@ class ExplorerState:
         live: LiveModel | None = None,
         comparison: ModelDiff | None = None,
         failure: Failure | None = None,
+        reports: Sequence[ReportRecord] = (),
         is_run: bool = False,
     ) -> None:
         self.run = run
+        self.reports = tuple(reports)
+        """What other verbs found out about the model."""
         self.is_run = is_run
         """Whether it is a training, maybe one without steps yet."""
         self.overview: TrainingOverview | None = None

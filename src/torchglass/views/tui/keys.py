@@ -218,6 +218,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("space", "statistic", "Next: gradients, activations, updates, dead", "statistic"),
         ("z", "zoom", "Toggle a row for each module", "zoom"),
     ),
+    ("panel:reports", "Reports"): (("enter", "choose", "Go to the module", "go there"),),
     ("panel:tensor flow", "Tensor flow"): (
         ("enter right l", "choose", "Open the op", "open"),
         ("left h", "return", "Back to the previous op, or to the list", "back"),

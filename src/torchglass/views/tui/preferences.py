@@ -21,15 +21,16 @@ _MOST_FOLDS = 2_000
 _SAVED = ("theme", "share", "panels", "repeats_folded", "filtering", "folds")
 
 
-SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
+SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure", "report"]
 """What is explored: a model, a model with one forward, a trace, a training, …"""
 
 _OF_FORWARD = frozenset({"name", "class", "args", "output", "params", "time", "notes"})
-_COLUMNS: Mapping[SourceKind, frozenset[str]] = dict.fromkeys(
-    ("forward", "trace", "failure"), _OF_FORWARD
-)
+_COLUMNS: Mapping[SourceKind, frozenset[str]] = {
+    **dict.fromkeys(("forward", "trace", "failure"), _OF_FORWARD),
+    "report": frozenset({"name", "class", "params", "notes"}),
+}
 """The columns that are shown first; the usual ones for other kinds."""
-_FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E"}
+_FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E", "report": "R"}
 _ALWAYS_FIRST: Mapping[SourceKind, str] = {"run": "V"}
 """The panel that is opened whatever was open in the last session: a run begins with its verdict."""
 """The panel in front at first; the panels open for models are behind it."""

@@ -23,7 +23,7 @@ from torchglass.views.tui.panels.series import SeriesPanel
 from torchglass.views.tui.preferences import Preferences, SourceKind
 from torchglass.views.tui.run_follower import BackgroundReader, RunOverview
 from torchglass.views.tui.tree import ModuleTree, choices, save
-from torchglass.views.tui.tree_columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
+from torchglass.views.tui.tree_columns import WHY_EMPTY, ColumnChoice, Group
 from torchglass.views.tui.tree_rows import next_shared_place
 from torchglass.views.tui.tree_search import SearchState
 from torchglass.views.tui.windows import HelpWindow, ListDialog
@@ -101,7 +101,7 @@ class Explorer(Screen[None]):
         if set(panels) == set(self._first_panels) and panels[:1] == self._first_panels[:1]:
             panels = self._preferences.panels
         chosen = replace(
-            self._saved_preferences.with_choices(self._kind, tree.labels, panels),
+            self._saved_preferences.with_choices(self._kind, tree.labels.without_reports, panels),
             share=self.area.share,
             repeats_folded=tree.tree_rows.repeats_folded,
             filtering=self.search.filtering,
@@ -327,7 +327,8 @@ class Explorer(Screen[None]):
         if before == after:
             self.say(WHY_EMPTY.get(group, "Nothing to show"))
             return
-        changed = [BY_ID[one] for one in tree.labels.order if one in before ^ after]
+        labels = tree.labels
+        changed = [labels.column(one) for one in labels.order if one in before ^ after]
         if any(column.series for column in changed):
             self.ask_for_series()
         names = ", ".join(column.name.lower() for column in changed)
@@ -350,7 +351,7 @@ class Explorer(Screen[None]):
 
     @on(ModuleTree.Sorted)
     def _tell_order(self) -> None:
-        self.say(self.tree_panel.sorting.words)
+        self.say(self.tree_panel.sorting.words(self.tree_panel.labels))
 
     def action_jump_to_twin(self) -> None:
         """Go to the next place of a shared module or of a tied tensor."""

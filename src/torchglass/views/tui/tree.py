@@ -31,6 +31,7 @@ from torchglass.views.tui.tree_columns import (
     RowModules,
     SortOrder,
     TreeColumn,
+    report_columns,
 )
 from torchglass.views.tui.tree_lines import RowState, TreeLines
 from torchglass.views.tui.tree_rows import TreeRows, toggle
@@ -177,7 +178,7 @@ class ModuleTree(ScrollView, can_focus=True):
     def __init__(self, state: ExplorerState, labels: ColumnChoice | None = None) -> None:
         super().__init__()
         self.state = state
-        self.labels = labels or ColumnChoice()
+        self.labels = (labels or ColumnChoice()).with_reports(report_columns(state.reports))
         self.cursor = state.model.root.id
         self.tree_rows = TreeRows(state)
         self.sorting = SortOrder()
@@ -272,7 +273,7 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def sort(self, sorting: SortOrder) -> None:
         self.sorting = sorting
-        self.tree_rows.sort(sorting.ranks(self.state))
+        self.tree_rows.sort(sorting.ranks(self.state, self.labels))
         self._take_rows()
         self.post_message(self.Sorted())
 

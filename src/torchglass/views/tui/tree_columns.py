@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from torchglass.analyse.model_diff import ModuleChange, SlotChange
 from torchglass.analyse.parameters import ModuleCounts
 from torchglass.analyse.pixels import squeeze
+from torchglass.records.measures import ReportRecord
 from torchglass.records.model import Module, TensorSpec
 from torchglass.records.run import Series
 from torchglass.tables.text import (
@@ -39,7 +40,7 @@ RowModules = Sequence[Module]
 Number = Callable[[ExplorerState, Module], float | None]
 Group = Literal[
     "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
-    "flow", "time", "flops", "gradients", "notes", "change",
+    "flow", "time", "flops", "gradients", "notes", "change", "report",
 ]  # fmt: skip
 """The columns of a group are shown and hidden with one key."""
 
@@ -48,6 +49,7 @@ _SPARK, _VALUE = 8, 8
 """The cells of a sparkline, and of the latest value beside it."""
 _MOST_SLOTS = 8
 _MOST_KINDS = 2
+_WIDEST_REPORT = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,10 @@ class TreeColumn:
     pieces: Callable[[ExplorerState, Module], Sequence[Piece]] | None = None
     first_of_row: bool = False
     """Whether a row shows its first text; otherwise only a text that all its modules share."""
+    rank: Number | None = None
+    """What pieces are sorted by; None sorts them by their text."""
+    is_right: bool = False
+    """Whether pieces are aligned at the right."""
     style: str = "plain"
     cells: int
     """The width; the maximum width where `texts` or a `text` decide it."""
@@ -95,7 +101,7 @@ class TreeColumn:
     @property
     def right(self) -> bool:
         """Whether it is aligned at the right."""
-        return self.number is not None and not self.is_share
+        return self.is_right or (self.number is not None and not self.is_share)
 
     def width(self, state: ExplorerState) -> int:
         """The cells that it needs."""
@@ -122,9 +128,8 @@ class TreeColumn:
             return ()
         share = min(value / whole, 1.0)
         filled, rest = bar(share, _BAR)
-        heat = sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
         return [
-            (filled, "shared" if pale else f"heat{heat}"),
+            (filled, "shared" if pale else heat_style(share)),
             (rest, "guide"),
             (f"{format_share(value, whole):>{_SHARE}}", "shared" if pale else "share"),
         ]
@@ -155,7 +160,8 @@ class TreeColumn:
     def value(self, state: ExplorerState, row: RowModules) -> float | str | None:
         """The value of a row in a file."""
         if self.number is None:
-            return self.plain(state, row).strip() or None
+            ranked = self.rank(state, row[0]) if self.rank and len(row) == 1 else None
+            return self.plain(state, row).strip() or None if ranked is None else ranked
         value = self._total(state, row, self.number)
         if value is None:
             return None
@@ -168,6 +174,11 @@ class TreeColumn:
     def file_heading(self) -> str:
         """Its name in a file."""
         return self.export_name or self.id.replace(" ", "_")
+
+
+def heat_style(share: float) -> str:
+    """The color of a share, from 0 to 1: hotter means more."""
+    return f"heat{sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))}"
 
 
 # What the columns show
@@ -488,6 +499,48 @@ COLUMNS: tuple[TreeColumn, ...] = (
 
 BY_ID = {column.id: column for column in (NAME, *COLUMNS)}
 USUAL: tuple[str, ...] = tuple(column.id for column in (NAME, *COLUMNS) if column.usual)
+
+
+def report_columns(reports: Iterable[ReportRecord]) -> dict[str, TreeColumn]:
+    """The columns of reports that are laid over the tree, by id."""
+    columns = [
+        _report_column(report, at) for report in reports for at in range(len(report.module_columns))
+    ]
+    return {column.id: column for column in columns}
+
+
+def _report_column(report: ReportRecord, at: int) -> TreeColumn:
+    heading = report.module_columns[at]
+    texts = [heading.title, *(cells[at].text for cells in report.modules.values())]
+
+    def pieces(state: ExplorerState, module: Module) -> Sequence[Piece]:
+        cells = report.modules.get(state.path_of_calls(module))
+        if cells is None:
+            return ()
+        cell = cells[at]
+        return [(harmless(cell.text), "value" if cell.share is None else heat_style(cell.share))]
+
+    def rank(state: ExplorerState, module: Module) -> float | None:
+        cells = report.modules.get(state.path_of_calls(module))
+        value = cells[at].value if cells else None
+        return float(value) if isinstance(value, (int, float)) else None
+
+    has_numbers = any(isinstance(one[at].value, (int, float)) for one in report.modules.values())
+    return TreeColumn(
+        id=f"{report.kind} {heading.title}",
+        title=heading.title,
+        name=f"{report.kind}: {heading.title}",
+        group="report",
+        pieces=pieces,
+        rank=rank if has_numbers else None,
+        is_right=heading.right,
+        cells=min(max(map(cell_len, texts)), _WIDEST_REPORT),
+        prefix=f"{heading.title}=",
+        usual=True,
+        example="48 dB",
+    )
+
+
 WHY_EMPTY: dict[Group, str] = {
     "flow": "No forward recorded: use tg.explore(model, *inputs) or --input",
     "time": "No times measured: use tg.explore(model, *inputs) or --input",
@@ -508,15 +561,31 @@ class ColumnChoice:
     """Whether columns are aligned over the whole tree."""
     hidden_by_key: Mapping[Group, frozenset[str]] = field(default_factory=dict)
     """What the key of a group hid, and shows again."""
+    of_reports: Mapping[str, TreeColumn] = field(default_factory=dict)
+    """The columns of the reports of this session, by id."""
+
+    def with_reports(self, columns: Mapping[str, TreeColumn]) -> ColumnChoice:
+        """With the columns of reports, shown after the name."""
+        order = (*columns, *self.order)
+        return replace(self, order=order, shown=self.shown | columns.keys(), of_reports=columns)
+
+    @property
+    def without_reports(self) -> ColumnChoice:
+        """What is remembered for the next session."""
+        order = tuple(one for one in self.order if one not in self.of_reports)
+        return replace(self, order=order, shown=self.shown - self.of_reports.keys(), of_reports={})
+
+    def column(self, id: str) -> TreeColumn:
+        return self.of_reports.get(id) or BY_ID[id]
 
     @property
     def all(self) -> list[TreeColumn]:
         """Every column, the name first."""
-        return [NAME, *(BY_ID[one] for one in self.order)]
+        return [NAME, *map(self.column, self.order)]
 
     def columns(self, state: ExplorerState) -> list[TreeColumn]:
         """The columns to show beside the names, without those that would be empty."""
-        shown = (BY_ID[one] for one in self.order if one in self.shown)
+        shown = (self.column(one) for one in self.order if one in self.shown)
         return [column for column in shown if column.applies(state)]
 
     def toggled(self, id: str) -> ColumnChoice:
@@ -568,22 +637,25 @@ class SortOrder:
             return SortOrder(column)
         return SortOrder() if self.upwards else SortOrder(column, upwards=True)
 
-    @property
-    def words(self) -> str:
-        column = BY_ID.get(self.column)
-        if column is None:
+    def words(self, columns: ColumnChoice) -> str:
+        if not self.column:
             return "Model order"
-        ways = ("largest first", "smallest first") if column.number else ("A to Z", "Z to A")
+        column = columns.column(self.column)
+        is_number = column.number or column.rank
+        ways = ("largest first", "smallest first") if is_number else ("A to Z", "Z to A")
         return f"Sorted by {column.name.lower()}, {ways[self.upwards]}"
 
-    def ranks(self, state: ExplorerState) -> list[float] | None:
+    def ranks(
+        self, state: ExplorerState, columns: ColumnChoice | None = None
+    ) -> list[float] | None:
         """A sort key for each module; None for model order. Modules without a value come last."""
-        column, modules = BY_ID.get(self.column), state.model.modules
-        if column is None:
+        if not self.column:
             return None
-        if column.number is not None:
+        column, modules = (columns or ColumnChoice()).column(self.column), state.model.modules
+        number = column.number or column.rank
+        if number is not None:
             sign = 1.0 if self.upwards else -1.0
-            numbers = (column.number(state, module) for module in modules)
+            numbers = (number(state, module) for module in modules)
             return [np.inf if number is None else sign * number for number in numbers]
         texts = [_natural(column, state, module) for module in modules]
         _, ranks = np.unique(np.array(texts), return_inverse=True)

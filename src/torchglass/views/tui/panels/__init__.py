@@ -7,6 +7,7 @@ from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.op_flow import ExplanationPanel, TensorFlowPanel
 from torchglass.views.tui.panels.overview import OverviewPanel
 from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.reports import ReportPanel
 from torchglass.views.tui.panels.series import GradientFlowPanel, SeriesPanel
 
 __all__ = ["PANELS", "Panel"]
@@ -21,6 +22,7 @@ PANELS: tuple[type[Panel], ...] = (
     SeriesPanel,
     FindingsPanel,
     ExplanationPanel,
+    ReportPanel,
     OverviewPanel,
 )
 """In the order in which they are offered."""

@@ -14,11 +14,19 @@ from torch import nn
 from tests.unit.views.tui.panels import samples
 from torchglass.capture.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
+from torchglass.records.measures import (
+    ReportCell,
+    ReportColumn,
+    ReportEntry,
+    ReportRecord,
+    ReportSection,
+)
 from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.attributes import AttributesPanel
 from torchglass.views.tui.panels.code import CodePanel
 from torchglass.views.tui.panels.op_flow import ExplanationPanel
+from torchglass.views.tui.panels.reports import ReportPanel
 
 Size = tuple[int, int]
 
@@ -26,9 +34,8 @@ NARROW, WIDE = (80, 24), (160, 50)
 LIGHT = pytest.param("glass-light", marks=pytest.mark.slow)
 THEMES = pytest.mark.parametrize("theme", ["glass-dark", LIGHT])
 SIZES = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "160x50"])
-OF_RECORDS = pytest.mark.parametrize(
-    "panel", [one for one in PANELS if one not in (CodePanel, AttributesPanel, ExplanationPanel)]
-)
+OTHERS = (CodePanel, AttributesPanel, ExplanationPanel, ReportPanel)
+OF_RECORDS = pytest.mark.parametrize("panel", [one for one in PANELS if one not in OTHERS])
 OPENED = {
     "tree": [],
     "numbers": ["enter"],
@@ -120,6 +127,45 @@ def broken() -> ExplorerSource:
 @SIZES
 def test_the_explanation(looks_the_same: Callable[..., bool], size: Size) -> None:
     assert looks_the_same(broken(), ExplanationPanel, "blocks.1.fc", size=size)
+
+
+def reported() -> ExplorerSource:
+    """A quantization of two formats, of which one is suggested."""
+    columns = (
+        ReportColumn(title="Weight", right=False),
+        ReportColumn(title="Shape", right=False, spare=3),
+        ReportColumn(title="Format", right=False),
+        ReportColumn(title="SQNR"),
+    )
+    entries = tuple(
+        ReportEntry(
+            paths=("blocks.0.fc",),
+            cells=(
+                ReportCell(text="blocks.0.fc.weight"),
+                ReportCell(text="4×4"),
+                ReportCell(text=kind),
+                ReportCell(text=f"{quality} dB", value=quality, share=share),
+            ),
+            is_suggested=kind == "int8",
+        )
+        for kind, quality, share in (("int4", 12.0, 0.25), ("int8", 48.0, 0.004))
+    )
+    found = ReportRecord(
+        kind="Quantization",
+        answer="Storing 1 weight in int8 saves 75% (330.0 KB → 82.5 KB) at 48.0 dB SQNR.",
+        sections=(ReportSection(title="Worst", lines=("a line", "  and more"), path="head"),),
+        columns=columns,
+        entries=entries,
+        facts=(("Budget", "at least 30 dB SQNR"),),
+        notes=("measured on 128 samples",),
+    )
+    return ExplorerSource(reader=samples.store(None), reports=(found,))
+
+
+@SIZES
+@pytest.mark.parametrize("path", ["", "blocks.0.fc", "head"])
+def test_a_report(looks_the_same: Callable[..., bool], path: str, size: Size) -> None:
+    assert looks_the_same(reported(), ReportPanel, path, size=size)
 
 
 @THEMES
