@@ -174,6 +174,14 @@ std::string text(Stream stream) {
   return "stream " + std::to_string(stream.second) + " of cuda:" + std::to_string(stream.first);
 }
 
+// Each of two streams waits for what the other has done.
+void join(Stream one, Stream other) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  merge(stream_clocks[one], stream_clocks[other]);
+  merge(stream_clocks[other], stream_clocks[one]);
+  busy_until[one] = busy_until[other] = std::max(busy_until[one], busy_until[other]);
+}
+
 // A piece of work on a stream; what it does to memory without an order is a race.
 void work(int device, const std::vector<const void*>& reads, const std::vector<const void*>& writes) {
   std::vector<std::string> races;
@@ -704,11 +712,12 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   at::NoGradGuard no_grad;
   if (!is_on_device(from)) return copy_to_device(to, from, non_blocking);
   if (!is_on_device(to)) return copy_to_host(to, from, non_blocking);
-  if (to.device() == from.device())
-    count(Kind::LAUNCH, "aten::copy_");
-  else
-    count(Kind::COPY, "between devices");
-  work(to.device().index(), {from.storage().data()}, {to.storage().data()});
+  auto source = stream_of(from.device().index()), target = stream_of(to.device().index());
+  count(source.first == target.first ? Kind::LAUNCH : Kind::COPY, source.first == target.first ? "aten::copy_" : "between devices");
+  // torch lets both devices wait for each other before and after a copy between them.
+  if (source.first != target.first) join(source, target);
+  work(target.first, {from.storage().data()}, {to.storage().data()});
+  if (source.first != target.first) join(source, target);
   copy_on_host(on_host(to), on_host(from));
   return to;
 }

@@ -73,3 +73,14 @@ def test_a_backward_runs_in_a_thread_of_autograd_and_gives_the_same_gradient() -
         return layer.weight.grad.cpu()
 
     assert torch.equal(gradient("cuda:0"), gradient("cpu"))
+
+
+def test_a_copy_between_devices_makes_both_wait_for_each_other() -> None:
+    x = torch.ones(4, device="cuda:0")
+    torch.cuda.synchronize("cuda:0")
+    torch.cuda.synchronize("cuda:1")
+    with DeviceCounter() as seen:
+        y = x.add(1).to("cuda:1")
+        x.add_(y.mul(2).to("cuda:0"))
+    assert not seen.races
+    assert x.tolist() == [5.0] * 4

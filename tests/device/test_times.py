@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +82,77 @@ def test_a_split_model_is_recorded_and_inspected_on_both_devices() -> None:
     assert min(times) >= 3 * KERNEL_NS
     backwards = [found[path].calls[0].backward for path in ("a.0", "b.0")]
     assert all(one is not None and one.total_ns >= KERNEL_NS for one in backwards)
+
+
+def times_of(profile: Any, path: str) -> list[int]:
+    """The times of a module in the forward and the backward."""
+    return [stage.total_ns for stage in profile[path].stages]
+
+
+def test_a_profile_of_a_split_model_has_the_times_of_both_devices() -> None:
+    model, (x, _) = Split(), batch("cuda:0")
+    long = 100 * KERNEL_NS
+    with slow_kernels(long):
+        profile = tg.profile(model, x, warmup=1, repeats=2)
+
+    assert profile.timing.clock == "cuda:0 and cuda:1"
+    assert "on cuda:0 and cuda:1" in str(profile)
+    a, b, whole = (times_of(profile, path) for path in ("a", "b", ""))
+    # Three kernels, and in the backward at least as many. The host, which may be interrupted, says
+    # how far the clocks of the devices are apart.
+    assert min(*a, *b) >= 2 * long
+    # The second half waits for the first, so that the whole is both together.
+    assert whole[0] >= a[0] + b[0]
+    every = [*profile.rows.values(), profile.unattributed]
+    assert all(row.self_ns >= 0 for row in every)
+    assert sum(row.self_ns for row in every) == profile.root.total_ns
+
+
+def test_flops_of_a_split_model_are_timed_on_both_devices() -> None:
+    model, (x, _) = Split(), batch("cuda:0")
+    with slow_kernels(100 * KERNEL_NS):
+        timed = tg.flops(model, x, timed=True)
+
+    for path in ("a", "b"):
+        time_ns = timed.time_ns(timed[path])
+        assert time_ns is not None
+        assert time_ns >= 200 * KERNEL_NS
+
+
+class Forked(nn.Module):
+    """One half runs on a side stream while the other runs on the main one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+        self.b = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+        self.side: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.side = self.side or torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+        main = torch.cuda.current_stream(x.device)
+        self.side.wait_stream(main)
+        with torch.cuda.stream(self.side):
+            one: torch.Tensor = self.a(x)
+        other: torch.Tensor = self.b(x)
+        main.wait_stream(self.side)
+        one.record_stream(main)
+        return one + other
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_runs_on_two_streams_at_the_same_time_counts_once(backward: bool) -> None:
+    model, (x, _) = Forked().to("cuda:1"), batch("cuda:1")
+    long = 50 * KERNEL_NS
+    with slow_kernels(long):
+        profile = tg.profile(model, x, warmup=1, repeats=2, backward=backward)
+
+    assert times_of(profile, "a")[0] >= 4 * long
+    every = [*profile.rows.values(), profile.unattributed]
+    assert all(row.self_ns >= 0 for row in every)
+    assert sum(row.self_ns for row in every) == profile.root.total_ns
+    # One after the other they would take 8 kernels and the sum.
+    assert 5 * long <= times_of(profile, "")[0] < 9 * long
 
 
 def test_a_model_on_the_host_makes_no_call_to_a_device() -> None:

@@ -14,11 +14,12 @@ gradients that a node returns outlive it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -62,54 +63,103 @@ class HostClock:
         return list(marks)
 
 
-class EventClock:
-    """A device's own clock, read through events in its queue."""
+class DeviceQueue(NamedTuple):
+    """What a clock asks of one device."""
 
-    def __init__(
-        self,
-        name: str,
-        new_event: Callable[[], Any],
-        synchronize: Callable[[], object],
-        stream: Callable[[], Any] = lambda: None,
-    ) -> None:
-        """`stream` gives the stream that the program uses; None is the only one."""
-        self.name = name
-        self._new_event = new_event
-        self._synchronize = synchronize
-        self._stream = stream
+    name: str
+    new_event: Callable[[], Any]
+    synchronize: Callable[[], object]
+    stream: Callable[[], Any] = lambda: None
+    """Gives the stream that the program uses; None is the only one."""
 
-    def mark(self) -> Any:
-        """An event that the device reaches when it has done all earlier work."""
-        event, stream = self._new_event(), self._stream()
+    def record(self) -> Any:
+        """An event that the device reaches when it has done all earlier work of the stream."""
+        event, stream = self.new_event(), self.stream()
         event.record() if stream is None else event.record(stream)
         return event
 
-    def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
-        """The times of the events, relative to the first one."""
+
+class Zero(NamedTuple):
+    """An event on an idle device, which reaches it at once, and the host's time of it."""
+
+    event: Any
+    host_ns: int
+
+
+class EventMark(NamedTuple):
+    """A moment in the queues of all devices of a model."""
+
+    number: int
+    zeros: tuple[Zero, ...]
+    """One for each device; empty for a single device."""
+    events: tuple[Any, ...]
+
+
+class EventClock:
+    """The clock of a model's devices, read through events in their queues.
+
+    A mark has the time at which everything that was queued before it is done, on all devices and
+    streams. So spans nest, and what runs at the same time counts once, for what was queued first.
+
+    Events of two devices cannot be compared. So each has an event at a moment when all were idle,
+    and the host says how far these are apart.
+    """
+
+    def __init__(self, queues: Sequence[DeviceQueue]) -> None:
+        self.name = " and ".join(queue.name for queue in queues)
+        self._queues = queues
+        self._numbers = itertools.count()
+        self._zeros: tuple[Zero, ...] = ()
+
+    def mark(self) -> EventMark:
+        """This moment; the first mark on several devices waits for them."""
+        if len(self._queues) > 1 and not self._zeros:
+            self._synchronize()
+            self._zeros = tuple(
+                Zero(queue.record(), time.perf_counter_ns()) for queue in self._queues
+            )
+        return EventMark(next(self._numbers), self._zeros, self._recorded())
+
+    def nanoseconds(self, marks: Sequence[EventMark]) -> list[int]:
+        """The times of the marks, relative to the first one or to a common zero before it."""
         if not marks:
             return []
         self._synchronize()
-        first = marks[0]
-        return [round(first.elapsed_time(mark) * _NS_PER_MS) for mark in marks]
+        self._zeros = ()
+        ordered = sorted(marks)
+        zeros = ordered[0].zeros or tuple(Zero(event, 0) for event in ordered[0].events)
+        times: dict[int, int] = {}
+        latest = 0
+        for mark in ordered:
+            for zero, event in zip(zeros, mark.events, strict=True):
+                passed = round(zero.event.elapsed_time(event) * _NS_PER_MS)
+                latest = max(latest, zero.host_ns - zeros[0].host_ns + passed)
+            times[mark.number] = latest
+        return [times[mark.number] for mark in marks]
+
+    def _recorded(self) -> tuple[Any, ...]:
+        return tuple(queue.record() for queue in self._queues)
+
+    def _synchronize(self) -> None:
+        for queue in self._queues:
+            queue.synchronize()
 
 
 def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
-    """The clock of the device that a model and its inputs are on."""
+    """The clock of the devices that a model and its inputs are on."""
     devices = sorted({str(tensor.device) for tensor in tensors} - {"cpu"})
     if not devices:
         return HostClock()
     if "meta" in devices:
         raise CaptureError("a model on the meta device cannot be timed: it computes nothing")
-    if len(devices) > 1:
-        raise CaptureError(
-            f"a model on {' and '.join(devices)} cannot be timed: they have no common clock. "
-            "Profile its parts separately."
-        )
-    device = torch.device(devices[0])
+    return EventClock([_queue_of(torch.device(name)) for name in devices])
+
+
+def _queue_of(device: torch.device) -> DeviceQueue:
     synchronize = torch.get_device_module(device).synchronize
     # MPS has one device, and its function takes none.
     wait = synchronize if device.type == "mps" else partial(synchronize, device)
-    return EventClock(devices[0], partial(_new_event, device), wait, partial(stream_of, device))
+    return DeviceQueue(str(device), partial(_new_event, device), wait, partial(stream_of, device))
 
 
 def cpu_clock(clock: Clock) -> CpuClock:
@@ -167,7 +217,7 @@ class DeviceTimer:
     """Times what a program queues on devices, from events that are read when all of it is over."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
-        self._devices = sorted(devices, key=str)
+        self._queues = [_queue_of(device) for device in sorted(devices, key=str)]
         self._pending: list[tuple[DeviceMark, DeviceMark, Callable[[list[int]], None]]] = []
         self._lock = threading.Lock()
 
@@ -175,7 +225,7 @@ class DeviceTimer:
         """This moment in the queue of each device."""
         if is_capturing():
             return ()
-        return tuple(_event_on(device) for device in self._devices)
+        return tuple(queue.record() for queue in self._queues)
 
     def between(self, start: DeviceMark, end: DeviceMark, use: Callable[[int], None]) -> None:
         """Hand over the nanoseconds between two marks later; the longest of all devices."""
@@ -211,12 +261,6 @@ def timer_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Timer:
 
 def _new_event(device: torch.device) -> Any:
     return torch.get_device_module(device).Event(enable_timing=True)
-
-
-def _event_on(device: torch.device) -> Any:
-    event, stream = _new_event(device), stream_of(device)
-    event.record() if stream is None else event.record(stream)
-    return event
 
 
 _CPU = "cpu"

@@ -84,35 +84,38 @@ class Stopwatch:
         """The innermost span that has not ended."""
         self.creators: NodeCreators[int] = NodeCreators()
         """The innermost span in which each autograd node was created."""
-
-    @property
-    def depth(self) -> int:
-        return len(self._open)
+        self._lock = threading.RLock()
+        """Autograd has a thread for each device."""
 
     def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
-        """Begin a span; returns its depth, which `end` takes."""
-        depth, index = len(self._open), len(self.spans)
-        parent = self.current
-        span = RawSpan(kind, subject, parent, parent if owner is None else owner)
-        self.spans.append(span)
-        self._open.append(index)
-        self.current = index
-        self.creators.begin(index)
-        # The clock is read last here and first at the end: our own work is not in the span.
-        span.cpu_ns = self._cpu()
-        span.start = self._mark()
-        return depth
+        """Begin a span; returns its index, which `end` takes."""
+        with self._lock:
+            index, parent = len(self.spans), self.current
+            span = RawSpan(kind, subject, parent, parent if owner is None else owner)
+            self.spans.append(span)
+            self._open.append(index)
+            self.current = index
+            self.creators.begin(index)
+            # The clock is read last here and first at the end: our own work is not in the span.
+            span.cpu_ns = self._cpu()
+            span.start = self._mark()
+            return index
 
-    def end(self, depth: int) -> None:
-        """End the span at a depth, and all that are deeper."""
-        mark = self._mark()
-        cpu_ns = self._cpu()
-        while len(self._open) > depth:
-            span = self.spans[self._open.pop()]
-            span.end = mark
-            span.cpu_ns = cpu_ns - span.cpu_ns
-        self.current = self._open[-1] if self._open else None
-        self.creators.begin(self.current)
+    def end(self, index: int) -> None:
+        """End a span, and all that began in it; one that has ended with another stays ended."""
+        with self._lock:
+            mark = self._mark()
+            cpu_ns = self._cpu()
+            if index not in self._open:
+                return
+            ended = -1
+            while ended != index:
+                ended = self._open.pop()
+                span = self.spans[ended]
+                span.end = mark
+                span.cpu_ns = cpu_ns - span.cpu_ns
+            self.current = self._open[-1] if self._open else None
+            self.creators.begin(self.current)
 
     def innermost_path(self) -> str | None:
         """The path of the running module; None outside of all modules."""
@@ -168,10 +171,10 @@ _ASK_ONLY = frozenset(
 
 
 class TimedCall(NamedTuple):
-    """A running call, and how deep its span is among all spans."""
+    """A running call, and the index of its span."""
 
     path: str
-    depth: int
+    span: int
 
 
 class ModuleTimer(ModuleStack[TimedCall]):
@@ -197,7 +200,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
         return TimedCall(path, watch.begin("module", path))
 
     def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
-        self._watch.end(call.depth)
+        self._watch.end(call.span)
         if self._tag is not None and self._watch.is_in_node():
             # A checkpoint that recomputes its forward may run its backward right after.
             self._tag(tensor for _, tensor in named_tensors(output))
@@ -227,11 +230,11 @@ class _OpTimer(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in OPENED:
             return run_below(self, without_guards(func), *args, **kwargs)
-        depth = self._watch.begin("op", func)
+        span = self._watch.begin("op", func)
         try:
             return func(*args, **kwargs)
         finally:
-            self._watch.end(depth)
+            self._watch.end(span)
 
 
 @uninterruptible
@@ -283,19 +286,19 @@ class NodeTimer:
 class _SpanHooks:
     """What autograd calls right before and right after one node."""
 
-    __slots__ = ("_depths", "_name", "_owner", "_watch")
+    __slots__ = ("_name", "_owner", "_spans", "_watch")
 
     def __init__(self, watch: Stopwatch, name: str, owner: int | None) -> None:
         self._watch = watch
         self._name = name
         self._owner = owner
-        self._depths: list[int] = []
+        self._spans: list[int] = []
 
     def begin(self, gradients: Gradients) -> None:
-        self._depths.append(self._watch.begin("node", self._name, self._owner))
+        self._spans.append(self._watch.begin("node", self._name, self._owner))
 
     def end(self, computed: Gradients, arrived: Gradients) -> None:
-        self._watch.end(self._depths.pop())
+        self._watch.end(self._spans.pop())
 
 
 _MOST_PLAIN_RUNS = 3
@@ -409,11 +412,11 @@ class _StageTimer(RunObserver):
 
     @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
-        depth = self._watch.begin("stage", name)
+        span = self._watch.begin("stage", name)
         try:
             yield
         finally:
-            self._watch.end(depth)
+            self._watch.end(span)
 
 
 class _StepTimer(_StageTimer):

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.measure.devices import EventClock, HostClock, clock_for, cpu_clock
+from torchglass.capture.measure.devices import (
+    DeviceQueue,
+    EventClock,
+    HostClock,
+    clock_for,
+    cpu_clock,
+)
 from torchglass.capture.measure.profile import measure
 from torchglass.errors import CaptureError
 
@@ -21,6 +27,9 @@ class Device:
         self.clock = clock
         self.synchronized = 0
         self.events = 0
+
+    def queue(self, name: str = "cuda:0") -> DeviceQueue:
+        return DeviceQueue(name, self.new_event, self.synchronize)
 
     def new_event(self) -> Event:
         self.events += 1
@@ -65,7 +74,7 @@ def test_marks_of_the_host_are_nanoseconds() -> None:
 def test_a_device_is_waited_for_once_however_many_marks_there_are() -> None:
     clock = FakeClock()
     device = Device(clock)
-    events = EventClock("cuda:0", device.new_event, device.synchronize)
+    events = EventClock([device.queue()])
 
     marks = []
     for _ in range(4):
@@ -81,7 +90,7 @@ def test_a_device_is_waited_for_once_however_many_marks_there_are() -> None:
 def test_a_model_timed_by_events_is_told_as_by_the_host_and_waits_once_a_run() -> None:
     clock = FakeClock()
     device = Device(clock)
-    events = EventClock("cuda:0", device.new_event, device.synchronize)
+    events = EventClock([device.queue()])
     model = Sleeper(clock, 1_000, 3_000, child=Sleeper(clock, 2_000, 5_000))
 
     timing = measure(
@@ -101,9 +110,27 @@ def test_the_clock_is_that_of_the_device_that_all_is_on() -> None:
     assert clock_on("cpu", "cuda:0").name == "cuda:0"
 
 
-def test_devices_without_a_clock_in_common_are_refused() -> None:
-    with pytest.raises(CaptureError, match="cuda:0 and cuda:1"):
-        clock_on("cuda:1", "cpu", "cuda:0")
+def test_two_devices_have_the_time_at_which_both_are_done() -> None:
+    clocks = FakeClock(), FakeClock()
+    # The clocks of two devices began at different times.
+    clocks[1].sleep(77_000)
+    first, second = map(Device, clocks)
+    events = EventClock([first.queue("cuda:0"), second.queue("cuda:1")])
+
+    marks = [events.mark()]
+    clocks[0].sleep(5_000_000)
+    marks.append(events.mark())
+    clocks[1].sleep(3_000_000)
+    marks.append(events.mark())
+    clocks[1].sleep(4_000_000)
+    marks.append(events.mark())
+
+    assert events.name == "cuda:0 and cuda:1"
+    times = events.nanoseconds(marks)
+    # The second device was not waiting for the first: 3 of its 7 ms are hidden behind the first.
+    assert times == pytest.approx([0, 5_000_000, 5_000_000, 7_000_000], abs=1_000_000)
+    assert times == sorted(times)
+    assert events.nanoseconds(marks[::-1]) == times[::-1]
 
 
 def test_a_model_that_computes_nothing_has_no_time() -> None:
