@@ -140,9 +140,8 @@ def test_of_many_runs_few_are_open_and_all_can_be_opened(tmp_path: Path) -> None
         assert ask("run", run=number)["run"]["name"] == Path(min(hidden)).stem
         assert ask("open", which=min(hidden))["number"] == number
         assert "is not a filter" in ask("table", where="name <")["problem"]
-        assert ask("curves", path="0.glass")["curves"] == [
-            {"path": "0.glass", "steps": [], "values": []}
-        ]
+        assert ask("curves", path="0.glass")["curves"] == [{"path": "0.glass", "points": ""}]
+        assert len(ask("curves", sort="-name", count=3)["curves"]) == 3
         assert client.get(f"{address}api/open", params={"which": "../x"}).status_code == 404
     server.close()
 

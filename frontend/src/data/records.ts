@@ -276,8 +276,17 @@ export interface RunsTable {
 /** The loss of a run of the folder. */
 export interface RunCurve {
   readonly path: string;
-  readonly steps: readonly number[];
-  readonly values: readonly Sent[];
+  /** Its steps, then its values, as float32 in base64: numbers as text take four times as long. */
+  readonly points: string;
+}
+
+/** Some runs of the table, by their paths or as the table lists them. */
+export type CurvesQuery = { readonly path: readonly string[] } | TableQuery;
+
+export interface TableQuery {
+  readonly where: string;
+  readonly sort: string;
+  readonly count: number;
 }
 
 export interface TablePayload {

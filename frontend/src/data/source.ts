@@ -2,6 +2,7 @@
 
 import type {
   ActivationsPayload,
+  CurvesQuery,
   DistancesPayload,
   FindingsPayload,
   GlancePayload,
@@ -25,6 +26,7 @@ import type {
   StatisticsPayload,
   Status,
   TablePayload,
+  TableQuery,
 } from "./records";
 
 /** Requests without parameters. */
@@ -53,9 +55,9 @@ export interface Source {
   code(run: number, className: string): Promise<SourcePayload>;
   distances(run: number, other: number): Promise<DistancesPayload>;
   /** The runs of a folder, where there is one. */
-  table?(query: { readonly where: string; readonly sort: string; readonly count: number }): Promise<TablePayload>;
+  table?(query: TableQuery): Promise<TablePayload>;
   /** The loss of some runs of the folder. */
-  curves?(paths: readonly string[]): Promise<{ readonly curves: readonly RunCurve[] }>;
+  curves?(query: CurvesQuery): Promise<{ readonly curves: readonly RunCurve[] }>;
   /** Opens a run of the folder by its path or id. */
   open?(which: string): Promise<{ readonly number: number }>;
   /** Reports new steps while a run is running, and new runs if there may be any. */
@@ -176,10 +178,9 @@ class LiveSource implements Source {
 
   distances = (run: number, other: number) => this.ask<DistancesPayload>("distances", { run, with: other });
 
-  table = (query: { readonly where: string; readonly sort: string; readonly count: number }) =>
-    this.ask<TablePayload>("table", query);
+  table = (query: TableQuery) => this.ask<TablePayload>("table", { ...query });
 
-  curves = (path: readonly string[]) => this.ask<{ readonly curves: readonly RunCurve[] }>("curves", { path });
+  curves = (query: CurvesQuery) => this.ask<{ readonly curves: readonly RunCurve[] }>("curves", { ...query });
 
   open = (which: string) => this.ask<{ readonly number: number }>("open", { which });
 

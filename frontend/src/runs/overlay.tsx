@@ -3,39 +3,15 @@
 import { signal, useSignalEffect } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { formatExact } from "../data/formats";
-import { readNumber } from "../data/points";
-import type { RunCurve } from "../data/records";
-import { isDark, overlaid, page } from "./table-state";
+import { isDark, overlaid, type Curve } from "./table-state";
 
-/** Paths of one request, which are part of its address. */
-const AT_ONCE = 200;
 const HEIGHT = 240;
 const GUTTER = 64;
 const FOOT = 18;
 const NEAR = 14;
 
-interface Curve {
-  readonly path: string;
-  readonly steps: readonly number[];
-  readonly values: readonly number[];
-}
-
-const known = signal<ReadonlyMap<string, Curve>>(new Map());
 const logarithmic = signal(false);
 const nearest = signal("");
-
-async function readCurves(paths: readonly string[]): Promise<void> {
-  for (let at = 0; at < paths.length; at += AT_ONCE) {
-    const sent = await page.peek()!.curves(paths.slice(at, at + AT_ONCE));
-    const next = new Map(known.peek());
-    for (const one of sent.curves) next.set(one.path, readCurve(one));
-    known.value = next;
-  }
-}
-
-function readCurve({ path, steps, values }: RunCurve): Curve {
-  return { path, steps, values: values.map(readNumber) };
-}
 
 /** Where the values of all curves lie on the canvas. */
 function placement(curves: readonly Curve[], width: number, isLog: boolean) {
@@ -68,15 +44,10 @@ export function Overlay() {
   const canvas = useRef<HTMLCanvasElement>(null);
   const place = useRef<Placement | null>(null);
   useSignalEffect(() => {
-    const missing = overlaid.value.filter((path) => !known.peek().has(path));
-    if (missing.length) void readCurves(missing).catch(page.peek()!.tellFailure);
-  });
-  useSignalEffect(() => {
     void isDark.value;
-    const curves = overlaid.value.flatMap((path) => known.value.get(path) ?? []);
-    if (canvas.current) place.current = draw(canvas.current, curves, logarithmic.value, nearest.value);
+    if (canvas.current) place.current = draw(canvas.current, overlaid.value, logarithmic.value, nearest.value);
   });
-  const there = overlaid.value.filter((path) => known.value.get(path)?.steps.length).length;
+  const there = overlaid.value.filter(({ steps }) => steps.length).length;
   return (
     <section class="card overlay" aria-label="Loss">
       <div class="card-head">
@@ -151,10 +122,9 @@ function trace(pen: CanvasRenderingContext2D, { steps, values }: Curve, at: Plac
 function nameAt(x: number, y: number, at: Placement | null): string {
   let [best, name] = [NEAR * NEAR, ""];
   if (!at) return name;
-  for (const path of overlaid.peek()) {
-    const curve = known.peek().get(path);
-    curve?.steps.forEach((step, index) => {
-      const value = curve.values[index]!;
+  for (const { path, steps, values } of overlaid.peek()) {
+    steps.forEach((step, index) => {
+      const value = values[index]!;
       if (!at.shown(value)) return;
       const distance = (at.x(step) - x) ** 2 + (at.y(value) - y) ** 2;
       if (distance < best) [best, name] = [distance, path];

@@ -1,7 +1,7 @@
 /** The table of a folder of runs: what was sent of it, and which rows are selected. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import type { RunCurve, RunsTable, TablePayload } from "../data/records";
+import type { CurvesQuery, RunCurve, RunsTable, TablePayload, TableQuery } from "../data/records";
 
 const POLL_MS = 1000;
 export const PAGE_ROWS = 200;
@@ -13,8 +13,8 @@ export interface RunsProps {
   readonly sort: string;
   readonly isDark: boolean;
   ask(where: string, sort: string): void;
-  table(query: { readonly where: string; readonly sort: string; readonly count: number }): Promise<TablePayload>;
-  curves(paths: readonly string[]): Promise<{ readonly curves: readonly RunCurve[] }>;
+  table(query: TableQuery): Promise<TablePayload>;
+  curves(query: CurvesQuery): Promise<{ readonly curves: readonly RunCurve[] }>;
   show(paths: readonly string[]): void;
   tellFailure(error: unknown): void;
 }
@@ -31,22 +31,37 @@ export const problem = signal("");
 export const chosen = signal<readonly string[]>([]);
 
 /** The most runs that are overlaid at once. */
-export const MOST_OVERLAID = 1000;
-/** The paths of the runs whose loss is shown in one chart. */
-export const overlaid = signal<readonly string[]>([]);
+const MOST_OVERLAID = 1000;
+/** Paths of one request, which are part of its address. */
+const PATHS_AT_ONCE = 200;
+
+/** The loss of a run. */
+export interface Curve {
+  readonly path: string;
+  readonly steps: Float32Array;
+  readonly values: Float32Array;
+}
+
+/** The curves that are shown in one chart. */
+export const overlaid = signal<readonly Curve[]>([]);
 
 /** Overlays the loss of the selected runs; of the first ones of the table if none is selected. */
 export async function overlay(): Promise<void> {
-  if (chosen.value.length) {
-    overlaid.value = chosen.value;
-    return;
-  }
+  const paths = chosen.value;
+  const queries: CurvesQuery[] = [];
+  for (let at = 0; at < paths.length; at += PATHS_AT_ONCE) queries.push({ path: paths.slice(at, at + PATHS_AT_ONCE) });
+  if (!paths.length) queries.push({ where: where.value, sort: sort.value, count: MOST_OVERLAID });
   try {
-    const sent = await page.value!.table({ where: where.value, sort: sort.value, count: MOST_OVERLAID });
-    overlaid.value = sent.table?.rows.map(({ path }) => path) ?? [];
+    const sent = await Promise.all(queries.map((query) => page.value!.curves(query)));
+    overlaid.value = sent.flatMap(({ curves }) => curves.map(readCurve));
   } catch (error) {
     page.value!.tellFailure(error);
   }
+}
+
+function readCurve({ path, points }: RunCurve): Curve {
+  const numbers = new Float32Array(Uint8Array.from(atob(points), (letter) => letter.charCodeAt(0)).buffer);
+  return { path, steps: numbers.subarray(0, numbers.length / 2), values: numbers.subarray(numbers.length / 2) };
 }
 
 export function toggleChosen(path: string): void {

@@ -245,11 +245,13 @@ def unpack(
     # Most steps measure the same series, so positions are computed once per head, and the wanted
     # values of a step are taken at once: a run may have thousands of series.
     groups: dict[bytes, _SameSeries] = {}
+    group, head = None, b""
     for number, (step, blob) in enumerate(frames):
-        head = _head(blob)
-        group = groups.get(head)
-        if group is None:
-            group = groups[head] = _SameSeries(_find(head, order, widths), len(head))
+        if group is None or not blob.startswith(head):
+            head = _head(blob)
+            if head not in groups:
+                groups[head] = _SameSeries(_find(head, order, widths), len(head))
+            group = groups[head]
         group.add(number, step, blob)
     parts: list[list[tuple[_Whole, _Whole, _Values]]] = [[] for _ in wanted]
     for group in groups.values():
@@ -265,32 +267,34 @@ class _SameSeries:
 
     def __init__(self, places: Sequence[_BlobSlice], start: int) -> None:
         self._places = places
-        self._start = start
-        size = _NUMBER.itemsize
-        self._take = np.array(
-            [
-                index
-                for place in places
-                for index in range((place.start - start) // size, (place.stop - start) // size)
-            ],
-            np.intp,
-        )
+        self._first = places[0].start if places else start
+        self._last = places[-1].stop if places else start
+        self._take: npt.NDArray[np.intp] | None = None
+        """The wanted values among those between; None if all are."""
+        if self._last - self._first > sum(place.stop - place.start for place in places):
+            size = _NUMBER.itemsize
+            taken = [at for place in places for at in range(place.start, place.stop, size)]
+            self._take = (np.array(taken, np.intp) - self._first) // size
         self._numbers: list[int] = []
         self._steps: list[int] = []
-        self._rows: list[_Values] = []
+        self._rows: list[bytes] = []
 
     def add(self, number: int, step: int, blob: bytes) -> None:
         if self._places:
             self._numbers.append(number)
             self._steps.append(step)
-            self._rows.append(np.frombuffer(blob, _NUMBER, offset=self._start)[self._take])
+            row = blob[self._first : self._last]
+            if self._take is not None:
+                row = np.frombuffer(row, _NUMBER)[self._take].tobytes()
+            self._rows.append(row)
 
     def parts(self) -> Iterator[tuple[int, tuple[_Whole, _Whole, _Values]]]:
         """For each wanted series its index, and its frames, steps and values."""
         if not self._rows:
             return
         numbers, steps = np.array(self._numbers, np.int64), np.array(self._steps, np.int64)
-        values = np.stack(self._rows).astype(np.float64, copy=False)
+        values = np.frombuffer(b"".join(self._rows), _NUMBER).reshape(len(steps), -1)
+        values = values.astype(np.float64)
         column = 0
         for place in self._places:
             width = (place.stop - place.start) // _NUMBER.itemsize

@@ -1,7 +1,7 @@
 """The requests of the page and their answers, the same for a server and a notebook.
 
     table       ?where=lr<1e-3&sort=-loss&count=200: the runs of a folder
-    curves      ?path=a.glass&path=b.glass: the loss of some of them
+    curves      ?path=a.glass&path=b.glass: the loss of some of them, or as for `table`
     open        ?which=runs/a.glass: opens a run of the folder
     runs        all open runs
     statuses    the progress of each of them
@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -214,15 +214,19 @@ def _source(run: OpenRun, query: Query) -> payloads.Payload:
     return {"version": payloads.VERSION, **code}
 
 
+class _TableQuery(TypedDict):
+    where: str
+    sort: str
+    count: int
+
+
 def _table(runs: OpenRuns, query: Query) -> payloads.Payload:
     if runs.folder is None:
         raise LookupFailedError("this page shows no folder of runs")
-    where, sort = _text(query, "where"), _text(query, "sort")
-    count = min(_integer(query, "count", _ROWS), _MOST_ROWS)
     try:
         return {
             "version": payloads.VERSION,
-            "table": dict(runs.folder.table(where=where, sort=sort, count=count)),
+            "table": dict(runs.folder.table(**_of_table(query))),
         }
     except ViewError as error:
         # A filter that is being typed is often wrong, and no failure of the page.
@@ -232,7 +236,11 @@ def _table(runs: OpenRuns, query: Query) -> payloads.Payload:
 def _curves(runs: OpenRuns, query: Query) -> payloads.Payload:
     if runs.folder is None:
         raise LookupFailedError("this page shows no folder of runs")
-    found = runs.folder.losses(query.get("path", ()))
+    paths = query.get("path")
+    if paths is None:
+        table = runs.folder.table(**_of_table(query))
+        paths = [row["path"] for row in table["rows"]]
+    found = runs.folder.losses(paths)
     return {
         "version": payloads.VERSION,
         "curves": [payloads.curve(path, *rows) for path, rows in found.items()],
@@ -240,6 +248,15 @@ def _curves(runs: OpenRuns, query: Query) -> payloads.Payload:
 
 
 _ROWS, _MOST_ROWS = 200, 10_000
+
+
+def _of_table(query: Query) -> _TableQuery:
+    return {
+        "where": _text(query, "where"),
+        "sort": _text(query, "sort"),
+        "count": min(_integer(query, "count", _ROWS), _MOST_ROWS),
+    }
+
 
 _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
     "table": _table,
