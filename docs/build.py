@@ -15,7 +15,7 @@ import torchglass as tg
 from benchmarks.models import GPT2
 from docs import examples, finding_kinds, json_fields, notebooks
 from docs.explorer_keys import PAGE, renewed
-from docs.page_pictures import overviews, photographs
+from docs.page_pictures import comparisons, overviews, photographs
 from docs.sick_trainings import trainings
 from tests.architectures import LanguageModel, ResNet, UNet
 from tests.zoo_trace import AlexNet, Recurrent
@@ -54,6 +54,7 @@ def _of_a_training() -> Iterator[Path]:
             write_page(run.reader, page)
             yield from photographs(page, IMAGES)
         yield from overviews(trainings(Path(folder)), IMAGES)
+    yield from comparisons(IMAGES)
 
 
 def _of_traces() -> Iterator[Path]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from playwright.sync_api import Browser, sync_playwright
 
 import torchglass as tg
+from tests.architectures import LanguageModel
 from tests.browser import chromium
 
 _DESKTOP = {"width": 1280, "height": 760}
@@ -52,6 +56,24 @@ def overviews(runs: Iterable[Path], folder: Path) -> Iterator[Path]:
             yield _photograph(browser, page.as_uri(), image, OVERVIEWS[run.stem])
 
 
+def comparisons(folder: Path) -> Iterator[Path]:
+    """A language model beside a copy of which some weights were changed."""
+    torch.manual_seed(0)
+    before = LanguageModel(4).eval()
+    after = copy.deepcopy(before)
+    with torch.no_grad():
+        for name, weight in after.named_parameters():
+            if ".2." in name and weight.dim() > 1:
+                weight.mul_(1.2)
+            elif ".3." in name:
+                weight.add_(0.01 * torch.randn_like(weight))
+    with _browser() as browser, tempfile.TemporaryDirectory() as name:
+        page = Path(name) / "comparison.html"
+        tg.compare(before, after, torch.randint(100, (2, 16))).to_html(page)
+        window = {"viewport": {"width": 1280, "height": 860}}
+        yield _photograph(browser, page.as_uri(), folder / "page-comparison.png", window)
+
+
 @contextmanager
 def _browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
@@ -66,9 +88,10 @@ def _photograph(browser: Browser, address: str, image: Path, window: dict[str, A
     with browser.new_context(**window) as context:
         tab = context.new_page()
         tab.goto(address)
-        tab.locator("[data-testid=box], .training canvas").first.wait_for()
+        tab.locator("[data-testid=box], .training canvas, .tree-line").first.wait_for()
         tab.wait_for_load_state("networkidle")
-        if "columns=" in address or "#" not in address:
+        is_overview = "#" not in address and not tab.locator(".tree-line").count()
+        if "columns=" in address or is_overview:
             tab.locator("[aria-label*='over steps']").first.wait_for()
         tab.screenshot(path=image)
     return image

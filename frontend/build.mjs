@@ -1,7 +1,7 @@
 // Bundles the page into the folder given as argument: page.js, layout.js (which runs in
 // a worker), page.css, index.html, icon.svg, views that are loaded only where they are shown
-// (runs.js with runs.css), and the licences of what was bundled. Classic scripts, because a
-// file:// page may load no module.
+// (runs.js, reports.js with their styles; base.css is for a page of one view alone), and the
+// licences of what was bundled. Classic scripts, because a file:// page may load no module.
 import { build } from "esbuild";
 import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -44,6 +44,8 @@ const { metafile } = await build({
     { in: "src/main.tsx", out: "page" },
     { in: "src/page.css", out: "page" },
     { in: "src/graph/layout.worker.ts", out: "layout" },
+    { in: "src/frame/theme.css", out: "base" },
+    { in: "src/reports/reports.tsx", out: "reports" },
     { in: "src/runs/table.tsx", out: "runs" },
   ],
   outdir: out,

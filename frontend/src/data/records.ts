@@ -303,6 +303,14 @@ export interface RunsPayload {
   readonly grows?: boolean;
   /** The runs that the first one is compared with when the page opens. */
   readonly compare?: readonly number[];
+  /** The kinds of reports about the first run, such as "Comparison". */
+  readonly reports?: readonly string[];
+}
+
+/** What verbs such as `tg.compare` returned about the first run; only reports.js reads them. */
+export interface ReportsPayload {
+  readonly kinds: readonly string[];
+  readonly reports: readonly unknown[];
 }
 
 /** Distances between the weights of two runs, by dotted name; null if they cannot be compared. */

@@ -15,6 +15,7 @@ import type {
   ModelPayload,
   NoModelPayload,
   PointsPayload,
+  ReportsPayload,
   RunCurve,
   RunPayload,
   RunsPayload,
@@ -28,6 +29,7 @@ import type {
   TablePayload,
   TableQuery,
 } from "./records";
+import { unpack } from "./packed";
 
 /** Requests without parameters. */
 export interface Documents {
@@ -54,6 +56,8 @@ export interface Source {
   layers(run: number, statistic: LayerStatistic, after: number): Promise<LayerHeatPayload>;
   code(run: number, className: string): Promise<SourcePayload>;
   distances(run: number, other: number): Promise<DistancesPayload>;
+  /** The reports about the first run. */
+  reports(): Promise<ReportsPayload>;
   /** The runs of a folder, where there is one. */
   table?(query: TableQuery): Promise<TablePayload>;
   /** The loss of some runs of the folder. */
@@ -73,20 +77,14 @@ export async function findSource(): Promise<Source> {
   const inside = document.getElementById("torchglass-data");
   if (!inside) return new ServerSource();
   const text = inside.textContent?.trim() ?? "";
-  return text ? new SavedSource(await unpack(text)) : new LiveSource(askFrame(), poll);
-}
-
-/** The data inside a file: JSON, compressed, as text. */
-async function unpack(text: string): Promise<Saved> {
-  const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
-  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return (await new Response(plain).json()) as Saved;
+  return text ? new SavedSource(await unpack<Saved>(text)) : new LiveSource(askFrame(), poll);
 }
 
 export interface Saved {
   readonly runs: readonly Snapshot[];
   readonly compare?: readonly number[];
   readonly distances?: Readonly<Record<string, DistancesPayload>>;
+  readonly reports?: ReportsPayload;
 }
 
 export class SavedSource implements Source {
@@ -98,7 +96,10 @@ export class SavedSource implements Source {
     Promise.resolve({
       runs: this.inside.runs.map((snapshot) => snapshot.run.run),
       compare: this.inside.compare ?? [],
+      reports: this.inside.reports?.kinds ?? [],
     });
+
+  reports = () => Promise.resolve(this.inside.reports ?? { kinds: [], reports: [] });
 
   read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]> {
     return Promise.resolve(this.snapshot(run)[name]);
@@ -177,6 +178,8 @@ class LiveSource implements Source {
   code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
 
   distances = (run: number, other: number) => this.ask<DistancesPayload>("distances", { run, with: other });
+
+  reports = () => this.ask<ReportsPayload>("reports", {});
 
   table = (query: TableQuery) => this.ask<TablePayload>("table", { ...query });
 

@@ -1,9 +1,11 @@
 import { batch, type Signal, useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { Details } from "../details/details";
 import { Graph } from "../graph/graph";
 import { Columns } from "../panels/columns";
 import { columns } from "../panels/state";
 import { connected, failure, source, tellFailure } from "../state/live";
+import { jumpToGraph } from "../state/places";
 import { series, shown, status, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
 import { Activations } from "../training/activations";
@@ -13,6 +15,7 @@ import { Gradients } from "../training/gradients";
 import { Memory } from "../training/memory";
 import { showRuns, showsTable, sort, where } from "../runs/state";
 import type { RunsProps } from "../runs/table-state";
+import type { ReportsProps } from "../reports/reports";
 import { Overview } from "../training/overview";
 import { Scalars } from "../training/scalars";
 import { Verdict } from "../training/verdict";
@@ -24,7 +27,8 @@ import { Splitter } from "./splitter";
 import { isDark } from "./theme";
 import { offeredViews } from "./views";
 
-const VIEWS: Record<View, () => preact.JSX.Element> = {
+const VIEWS: Record<View, () => preact.JSX.Element | null> = {
+  reports: Reports,
   overview: Overview,
   graph: Graph,
   gradients: Gradients,
@@ -94,12 +98,26 @@ function AllRuns() {
   return <LazyView name="runs" props={props} />;
 }
 
+/** What verbs such as `tg.compare` returned. */
+function Reports() {
+  const sent = useSignal<ReportsProps["reports"]>([]);
+  useEffect(() => {
+    source
+      .peek()!
+      .reports()
+      .then(({ reports }) => (sent.value = reports as ReportsProps["reports"]))
+      .catch(tellFailure);
+  }, []);
+  return <LazyView<ReportsProps> name="reports" props={{ reports: sent.value, open: jumpToGraph }} />;
+}
+
 /** A run: its modules, what is shown of it, and what is pinned. */
 function OneRun({ part }: { part: Signal<Part> }) {
   const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
   // Beside other views than the graph, from which modules are dragged, an empty column would only take room.
   const mayPin = Middle === Graph || part.value === "pinned";
   const hasColumns = series.value.length > 0 && (mayPin || columns.value.length > 0);
+  if (Middle === Reports) return <Reports />;
   return (
     <>
       {Middle !== Overview && <Verdict />}

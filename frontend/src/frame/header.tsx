@@ -6,7 +6,7 @@ import { coloring } from "../graph/colors";
 import { showsTable } from "../runs/state";
 import { awaitsRuns, connected, hasTable, saved, stores } from "../state/live";
 import type { RunStore } from "../data/store";
-import { chosenView, comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
+import { chosenView, comparedRuns, model, nameOfRun, reportKinds, run, shown, shownRun, status, view, type View } from "../state/state";
 import { together } from "../training/finding-groups";
 import { Search } from "../tree/search";
 import { offeredViews } from "./views";
@@ -16,6 +16,7 @@ import { isDark, toggleTheme } from "./theme";
 const QUIET_SECONDS = 20;
 
 const VIEW_NAMES: Record<View, string> = {
+  reports: "Reports",
   overview: "Overview",
   graph: "Graph",
   gradients: "Gradients",
@@ -87,7 +88,7 @@ function Tabs() {
           aria-current={view.value === one ? "page" : undefined}
           onClick={() => (chosenView.value = one)}
         >
-          {VIEW_NAMES[one]}
+          {one === "reports" && reportKinds.value.length === 1 ? reportKinds.value[0] : VIEW_NAMES[one]}
           {one === "findings" && <span class="badge">{together(shown.value!.findings.value).length}</span>}
         </button>
       ))}

@@ -1,12 +1,13 @@
 /** Which views have something to show. */
 
 import { computed } from "@preact/signals";
-import { series, shown, usualView, type View } from "../state/state";
+import { reportKinds, series, shown, status, type View } from "../state/state";
 
 export const offeredViews = computed<readonly View[]>(() => {
   const store = shown.value;
   const has: Record<View, boolean> = {
-    overview: usualView.value === "overview",
+    reports: reportKinds.value.length > 0,
+    overview: !status.value.finished || status.value.last_step >= 0,
     graph: true,
     gradients: series.value.some((one) => one.name.endsWith(".grad")),
     scalars: series.value.some((one) => !one.kind),

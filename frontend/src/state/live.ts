@@ -17,6 +17,8 @@ export const awaitsRuns = computed(() => source.value !== null && !stores.value.
 export const saved = signal(false);
 /** Whether there is a table of all runs of a folder, of which few are open. */
 export const hasTable = signal(false);
+/** The kinds of reports about the first run. */
+export const allReportKinds = signal<readonly string[]>([]);
 export const connected = signal(true);
 /** The runs that the first one is compared with when the page opens. */
 export const usualCompared = signal<readonly number[]>([]);
@@ -24,13 +26,14 @@ export const usualCompared = signal<readonly number[]>([]);
 export const failure = signal("");
 
 export async function start(from: Source): Promise<void> {
-  const { runs, grows = false, compare = [], table = false } = await from.runs();
+  const { runs, grows = false, compare = [], table = false, reports = [] } = await from.runs();
   const all = runs.map(storeOf);
   const abouts = await Promise.all(all.map((store) => from.read(store.number, "run").catch(() => null)));
   batch(() => {
     source.value = from;
     saved.value = from.saved;
     hasTable.value = table;
+    allReportKinds.value = reports;
     usualCompared.value = compare;
     stores.value = all;
     abouts.forEach((about, at) => about && (all[at]!.status.value = { ...about.status, revision: -1 }));

@@ -6,7 +6,7 @@ import type { Series } from "../data/records";
 import { NOTHING_YET, type RunStore } from "../data/store";
 import { beginnings, problemsByPath } from "../training/finding-groups";
 import { browse, browseFound, search } from "../tree/rows";
-import { stores } from "./live";
+import { allReportKinds, stores } from "./live";
 
 /** Which run is shown, and which ones it is compared with. */
 export const shownRun = signal(0);
@@ -45,12 +45,17 @@ export const problems = computed(() => problemsByPath(findings.value));
 /** At which steps problems begin. */
 export const problemSteps = computed(() => beginnings(findings.value));
 
-export const VIEWS = ["overview", "graph", "gradients", "scalars", "findings", "activations", "time", "memory"] as const;
+export const VIEWS = ["reports", "overview", "graph", "gradients", "scalars", "findings", "activations", "time", "memory"] as const;
 export type View = (typeof VIEWS)[number];
 /** The view that was chosen; null until someone chooses one. */
 export const chosenView = signal<View | null>(null);
-/** A training opens on its overview, a model without one on its graph. */
-export const usualView = computed<View>(() => (status.value.finished && status.value.last_step < 0 ? "graph" : "overview"));
+/** The kinds of reports about the shown run, such as "Comparison". */
+export const reportKinds = computed(() => (shownRun.value === 0 ? allReportKinds.value : []));
+/** What a verb returned comes first; a training opens on its overview, a model without one on its graph. */
+export const usualView = computed<View>(() => {
+  if (reportKinds.value.length) return "reports";
+  return status.value.finished && status.value.last_step < 0 ? "graph" : "overview";
+});
 export const view = computed<View>(() => chosenView.value ?? usualView.value);
 
 export const theme = signal<"" | "light" | "dark">("");

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
@@ -17,7 +18,14 @@ from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.run import Reader, RunEntry
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
-from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of_result
+from torchglass.targets.readers import (
+    NOT_LIVE,
+    is_live,
+    is_reader,
+    is_run,
+    open_reader,
+    reader_of_result,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,12 +88,12 @@ def view(
     In a notebook the page appears below the cell.
 
     Args:
-        target: A model, a trace, a run, a checkpoint, or a folder of runs. A folder is served with
-            the runs that appear in it later.
+        target: A model, a trace, a run, a checkpoint, a comparison, or a folder of runs. A folder
+            is served with the runs that appear in it later.
         *inputs: Positional arguments of the model's forward. With inputs, the model runs once and
             the graph shows its ops.
         against: Another target, or a list of them. The page opens with both side by side and
-            compares weights by value.
+            compares weights by value. For two models it opens on what `compare` says.
         save: Write the page to this file instead of serving it.
         notebook: Show the page below the cell. None: if this is a notebook.
         port: Port of the server. 0: any free port.
@@ -106,7 +114,11 @@ def view(
         >>> view(nn.Linear(2, 3), save="linear.html").name
         'linear.html'
     """
-    others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
+    given = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
+    # Once: a name that is resolved again may be another model, with other weights.
+    target, others = resolve(target), [resolve(each) for each in given]
+    shown = _shown(target, others, unsafe)
+    target, others = shown.target, list(shown.others)
     targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
     is_served = save is None and not _in_notebook(notebook)
     folder = _served_folder(targets) if is_served else None
@@ -120,7 +132,8 @@ def view(
     weights = {id(one[0]): each for one, each in zip(groups, [target, *others]) if one}  # noqa: B905
     beside: _Beside = {
         "compared": range(len(groups[0]), len(readers)) if others and groups[0] else (),
-        "distances": partial(_distances, weights, unsafe),
+        "distances": shown.distances or partial(_distances, weights, unsafe),
+        "reports": shown.reports,
     }
     if save is not None:
         from torchglass.views.web.answers import OpenRuns
@@ -147,6 +160,54 @@ class _Beside(TypedDict):
 
     compared: Sequence[int]
     distances: Callable[[Reader, Reader], Mapping[str, float] | None]
+    reports: Mapping[str, Callable[[], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a page shows of what it was given."""
+
+    target: object
+    others: Sequence[object]
+    reports: Mapping[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
+    """What comes before anything else, by kind."""
+    distances: Callable[[Reader, Reader], Mapping[str, float] | None] | None = None
+    """The distances of weights that are known already."""
+
+
+def _shown(target: object, others: Sequence[object], unsafe: bool) -> _Shown:
+    """Both models of a comparison; the comparison of two models that are not in training."""
+    from torchglass.results.comparison import Comparison
+    from torchglass.results.comparison_page import page_data
+
+    if isinstance(target, Comparison):
+        if target.structure is None:
+            raise TargetError("this comparison has no models to show")
+        before, after = target.structure.before, target.structure.after
+        found = {one.name: one.distance for one in target.tensors or () if one.distance is not None}
+        return _Shown(
+            after,
+            [before, *others],
+            {"Comparison": partial(page_data, target)},
+            lambda old, new: found if (old.model(), new.model()) == (before, after) else None,
+        )
+    if len(others) != 1 or any(map(_is_training, (target, *others))):
+        return _Shown(target, others)
+    from torchglass.api.compare import compare
+
+    reports = {"Comparison": lambda: page_data(compare(others[0], target, unsafe=unsafe))}
+    return _Shown(target, others, reports)
+
+
+def _is_training(target: object) -> bool:
+    """Whether a target is a run, or a folder of runs, which may go on while it is shown."""
+    from torchglass.results.run import SavedRun
+
+    if isinstance(target, SavedRun) or is_reader(target):
+        return True
+    return isinstance(target, Path) and (
+        is_run(target) or bool(_runs_in(target)) or _awaits_runs(target)
+    )
 
 
 def _in_notebook(notebook: bool | None) -> bool:

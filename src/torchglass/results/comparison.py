@@ -19,7 +19,7 @@ from torchglass.records.comparison import (
 )
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.results.report import Report
-from torchglass.tables.export import html_text
+from torchglass.tables.export import File, html_text, written
 from torchglass.tables.text import (
     Column,
     csv_rows,
@@ -33,6 +33,7 @@ from torchglass.tables.text import (
 
 RowKind = Literal["module", "tensor", "op", "setting", "curve"]
 _MOST_ROWS = 30
+_SAME_STRUCTURE = "Same structure."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Comparison(Report):
         self.execution = execution
         self._more = tuple(rows)
         self._notes = tuple(notes)
-        self._source_lines = source_lines
+        self.source_lines = source_lines
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -120,6 +121,17 @@ class Comparison(Report):
     def summary(self) -> str:
         """The answer in a few sentences."""
         return " ".join(self._answers())
+
+    @property
+    def conclusions(self) -> list[str]:
+        """The sentences of the summary, the most important first.
+
+        What both compute comes before what they are made of, and a difference before what is equal.
+        """
+        ran = "" if self.execution is None else self._execution_answer(self.execution)
+        order = [ran, *(one for one in self._answers() if one not in (ran, _SAME_STRUCTURE))]
+        same = [one for one in self._answers() if one == _SAME_STRUCTURE]
+        return [one for one in [*order, *same] if one]
 
     def _answers(self) -> Iterator[str]:
         if self.structure is not None:
@@ -253,22 +265,11 @@ class Comparison(Report):
         ]
 
     def _divergence_lines(self, found: Divergence, width: int | None) -> Iterator[str]:
-        execution = self.execution
-        if execution is not None:
-            yield from wrapped(
-                f"Same until there: {plural(execution.same_ops, 'op')} before it "
-                f"{'computes' if execution.same_ops == 1 else 'compute'} the same "
-                f"values (a runs {execution.ops_a:,}, b {execution.ops_b:,}).",
-                width,
-            )
-        if found.distance is not None:
-            explained = f"; rounding explains {found.rounding:.1e}" if found.rounding else ""
-            yield from wrapped(
-                f"Difference: {_percent(found.distance)} of the result{explained}.", width
-            )
+        for fact in self.divergence_facts(found):
+            yield from wrapped(fact, width)
         sides = (
-            ("a", found.a, found.operands_a, found.result_a, self._source_lines[0]),
-            ("b", found.b, found.operands_b, found.result_b, self._source_lines[1]),
+            ("a", found.a, found.operands_a, found.result_a, self.source_lines[0]),
+            ("b", found.b, found.operands_b, found.result_b, self.source_lines[1]),
         )
         for name, op, operands, result, code in sides:
             if op is None:
@@ -277,9 +278,29 @@ class Comparison(Report):
             if code:
                 yield f"     {harmless(code.strip())}"
             for operand in operands:
-                yield f"     reads    {harmless(_operand_text(operand))}"
+                yield f"     reads    {harmless(operand_text(operand))}"
             if result is not None:
-                yield f"     returns  {harmless(_operand_text(result, named=False))}"
+                yield f"     returns  {harmless(operand_text(result, named=False))}"
+
+    def divergence_facts(self, found: Divergence) -> Iterator[str]:
+        """What is the same before the first divergence, and how large it is."""
+        execution = self.execution
+        if execution is not None:
+            yield (
+                f"Same until there: {plural(execution.same_ops, 'op')} before it "
+                f"{'computes' if execution.same_ops == 1 else 'compute'} the same "
+                f"values (a runs {execution.ops_a:,}, b {execution.ops_b:,})."
+            )
+        if found.distance is not None:
+            explained = f"; rounding explains {found.rounding:.1e}" if found.rounding else ""
+            yield f"Difference: {_percent(found.distance)} of the result{explained}."
+
+    def to_html(self, file: File | None = None) -> str:
+        """Both trees side by side as a self-contained page, also written to `file` if given."""
+        from torchglass.results.comparison_page import page_data
+        from torchglass.views.web.saved_page import render_view
+
+        return written(render_view(self.title, "reports", {"reports": [page_data(self)]}), file)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as dicts, lists, strings and numbers."""
@@ -342,7 +363,7 @@ def _structure_answer(structure: ModelDiff) -> str:
     }
     found = [f"{count:,} {word}" for word, count in counts.items() if count]
     if not found:
-        return "Same structure."
+        return _SAME_STRUCTURE
     total = sum(counts.values())
     return f"Structure: {', '.join(found)} module{'s' * (total != 1)}."
 
@@ -449,7 +470,8 @@ def _op_text(op: ExecutedOp) -> str:
     return f"{path}{op.label or op.function}{line}"
 
 
-def _operand_text(operand: OperandStats, *, named: bool = True) -> str:
+def operand_text(operand: OperandStats, *, named: bool = True) -> str:
+    """A tensor that an op read or returned, with its statistics."""
     name = f"{operand.name} " if named else ""
     stats = operand.stats
     values = (

@@ -6,6 +6,7 @@
     runs        all open runs
     statuses    the progress of each of them
     distances   ?with=1: the distances between the weights of this run and of another
+    reports     what verbs such as `tg.compare` returned about the first run
     run         the run and its status
     model       the structure and its counts; null if there is none yet
     source      ?class=shop.Block: the code of a class of the model
@@ -73,6 +74,10 @@ Distances = Callable[[Reader, Reader], Mapping[str, float] | None]
 """The distances between the tensors of two targets, by name; None if either has no tensors."""
 
 
+Reports = Mapping[str, Callable[[], payloads.Payload]]
+"""What verbs returned about the first run, by kind, such as "Comparison"."""
+
+
 class RunsFolder(Protocol):
     """A folder of runs: a table of all, of which few are open."""
 
@@ -105,9 +110,13 @@ class OpenRuns:
         *,
         compared: Sequence[int] = (),
         distances: Distances | None = None,
+        reports: Reports | None = None,
     ) -> None:
         self.readers = tuple(readers)
         self.compared = tuple(compared)
+        self.report_kinds = tuple(reports or ())
+        self._reports = reports or {}
+        self._known_reports: list[payloads.Payload] | None = None
         self._distances = distances
         self._known_distances: dict[tuple[int, int], Mapping[str, float] | None] = {}
         self._runs = [OpenRun(reader) for reader in readers]
@@ -138,6 +147,14 @@ class OpenRuns:
                     found = self._distances(self.readers[other], self.readers[number])
                     self._known_distances[pair] = found
         return self._known_distances[pair]
+
+    def reports(self) -> list[payloads.Payload]:
+        """The reports about the first run; they are made when they are first asked for."""
+        if self._known_reports is None:
+            with self._comparing:
+                if self._known_reports is None:
+                    self._known_reports = [make() for make in self._reports.values()]
+        return self._known_reports
 
     def statuses(self) -> list[payloads.Payload]:
         """The progress of each run. A run that cannot be read does not hide the others."""
@@ -266,6 +283,7 @@ _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
         "number": runs.open(_text(query, "which")),
     },
     "runs": lambda runs, _: payloads.runs_payload(runs),
+    "reports": lambda runs, _: payloads.reports_payload(runs),
     "statuses": lambda runs, _: {"version": payloads.VERSION, "runs": runs.statuses()},
     "distances": lambda runs, query: payloads.distances_payload(
         runs, _integer(query, "run"), _integer(query, "with")

@@ -273,7 +273,13 @@ def runs_payload(runs: OpenRuns) -> Payload:
         "compare": list(runs.compared),
         "grows": runs.grows,
         **({"table": True} if runs.folder is not None else {}),
+        **({"reports": list(runs.report_kinds)} if runs.report_kinds else {}),
     }
+
+
+def reports_payload(runs: OpenRuns) -> Payload:
+    """What verbs returned about the first run."""
+    return {"version": VERSION, "kinds": list(runs.report_kinds), "reports": runs.reports()}
 
 
 def curve(path: str, steps: Numbers, values: Numbers) -> Payload:

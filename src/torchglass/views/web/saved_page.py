@@ -14,14 +14,23 @@ from typing import Any
 from torchglass.errors import TorchglassError, ViewError
 from torchglass.records.run import Reader
 from torchglass.tables.export import in_its_folder
-from torchglass.views.web.answers import Distances, OpenRuns, answer
-from torchglass.views.web.payloads import distances_payload, snapshot, to_json
+from torchglass.views.web.answers import Distances, OpenRuns, Reports, answer
+from torchglass.views.web.payloads import (
+    Payload,
+    distances_payload,
+    reports_payload,
+    snapshot,
+    to_json,
+)
 
 MEDIA_TYPES = {
     "index.html": "text/html",
     "page.js": "text/javascript",
     "layout.js": "text/javascript",
     "page.css": "text/css",
+    "base.css": "text/css",
+    "reports.js": "text/javascript",
+    "reports.css": "text/css",
     "runs.js": "text/javascript",
     "runs.css": "text/css",
     "icon.svg": "image/svg+xml",
@@ -58,12 +67,9 @@ img-src data: blob:">
 <style>{style}</style>
 </head>
 <body>
-<div id="page"></div>
+<div id="page" data-view="{view}"></div>
 <noscript>This page draws the model with JavaScript, which is turned off here.</noscript>
-<script type="text/plain" id="third-party-licences">{licences}</script>
-<script type="text/plain" id="torchglass-data">{data}</script>
-<script type="text/plain" id="torchglass-layout">{layout}</script>
-<script>{script}</script>
+{scripts}
 </body>
 </html>
 """
@@ -85,27 +91,60 @@ def render_runs(runs: OpenRuns) -> str:
             for one, other in itertools.permutations(range(len(readers)), 2)
             if 0 in (one, other) and runs.distances(one, other) is not None
         },
+        **({"reports": reports_payload(runs)} if runs.report_kinds else {}),
     }
-    packed = gzip.compress(to_json(data), 6, mtime=0)
     title = f"{readers[0].run().name} – Torchglass"
-    return _render(title, base64.b64encode(packed).decode("ascii"))
+    return _render(title, _packed(data), _lazy_views(runs))
 
 
-def render_empty_page() -> str:
+def _lazy_views(runs: OpenRuns) -> list[str]:
+    """The views of these runs that have a script of their own."""
+    return ["reports"] if runs.report_kinds else []
+
+
+def render_empty_page(runs: OpenRuns) -> str:
     """The page as one HTML text without data: it requests them from the frame around it."""
-    return _render("Torchglass", "")
+    return _render("Torchglass", "", _lazy_views(runs))
 
 
-def _render(title: str, data: str) -> str:
+def _render(title: str, data: str, views: Sequence[str] = ()) -> str:
+    """The page of runs, and the scripts of further `views` that it can show of them."""
+    scripts = [
+        *(_inert(f"torchglass-{name}", _escaped_script(f"{name}.js")) for name in views),
+        _inert("torchglass-layout", _escaped_script("layout.js")),
+        f"<script>{_escaped_script('page.js')}</script>",
+    ]
+    return _document(title, data, ["page", *views], scripts)
+
+
+def render_view(title: str, name: str, data: Payload) -> str:
+    """A page of one view alone, such as "reports", as one HTML text."""
+    script = f"<script>{_escaped_script(f'{name}.js')}</script>"
+    return _document(title, _packed(data), ["base", name], [script], view=name)
+
+
+def _document(
+    title: str, data: str, styles: Sequence[str], scripts: Sequence[str], view: str = ""
+) -> str:
+    licences = _text("THIRD_PARTY.txt").replace("</script", "<\\/script")
+    style = "".join(_text(f"{name}.css") for name in styles)
+    inert = [_inert("third-party-licences", licences), _inert("torchglass-data", data)]
     return _PAGE.format(
         title=html.escape(title),
         icon=base64.b64encode(read("icon.svg")).decode("ascii"),
-        style=_text("page.css").replace("</style", "<\\/style"),
-        licences=_text("THIRD_PARTY.txt").replace("</script", "<\\/script"),
-        data=data,
-        layout=_escaped_script("layout.js"),
-        script=_escaped_script("page.js"),
+        style=style.replace("</style", "<\\/style"),
+        view=view,
+        scripts="\n".join([*inert, *scripts]),
     )
+
+
+def _inert(id: str, text: str) -> str:
+    """Text in a page that the browser does not run."""
+    return f'<script type="text/plain" id="{id}">{text}</script>'
+
+
+def _packed(data: Payload) -> str:
+    return base64.b64encode(gzip.compress(to_json(data), 6, mtime=0)).decode("ascii")
 
 
 def write_page(reader: Reader, path: Path, *others: Reader) -> None:
@@ -142,9 +181,10 @@ class NotebookPage:
         height: int = 720,
         compared: Sequence[int] = (),
         distances: Distances | None = None,
+        reports: Reports | None = None,
     ) -> None:
         self.readers = readers
-        self._runs = OpenRuns(readers, compared=compared, distances=distances)
+        self._runs = OpenRuns(readers, compared=compared, distances=distances, reports=reports)
         self.height = height
 
     @cached_property
@@ -180,7 +220,7 @@ def _widget_class() -> Any:
         height = traitlets.Int(720).tag(sync=True)
 
         def __init__(self, runs: OpenRuns, *, height: int = 720) -> None:
-            super().__init__(page=render_empty_page(), height=height)
+            super().__init__(page=render_empty_page(runs), height=height)
             self._runs = runs
             self.on_msg(self._answer)
 

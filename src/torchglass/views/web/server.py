@@ -46,7 +46,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.run import Reader
 from torchglass.views.web import payloads, saved_page
-from torchglass.views.web.answers import ENDPOINTS, Distances, OpenRuns, RunsFolder, answer
+from torchglass.views.web.answers import ENDPOINTS, Distances, OpenRuns, Reports, RunsFolder, answer
 from torchglass.views.web.saved_page import render_runs
 
 _HEADERS = {
@@ -149,9 +149,10 @@ def build_app(
     folder: RunsFolder | None = None,
     compared: Sequence[int] = (),
     distances: Distances | None = None,
+    reports: Reports | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    runs = OpenRuns(readers, folder, compared=compared, distances=distances)
+    runs = OpenRuns(readers, folder, compared=compared, distances=distances, reports=reports)
     routes = _Api(runs, closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on; both work.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
@@ -399,13 +400,15 @@ def serve(
     folder: RunsFolder | None = None,
     compared: Sequence[int] = (),
     distances: Distances | None = None,
+    reports: Reports | None = None,
 ) -> Server:
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are host names that a browser may use besides localhost; `root_path` is the prefix
     that a proxy adds. `folder` has further runs, also those that are started later. The page
     first compares the first run with those at the indices `compared`, and uses `distances` for the
-    distances between their weights. The readers stay open when the server closes.
+    distances between their weights; `reports` are about the first one. The readers
+    stay open when the server closes.
     """
     _check_port(port)
     saved_page.read("index.html")
@@ -422,6 +425,7 @@ def serve(
         folder=folder,
         compared=compared,
         distances=distances,
+        reports=reports,
     )
     config = uvicorn.Config(
         app,

@@ -29,7 +29,7 @@ QUESTIONS = {
     "layers": "statistic=gradient",
     "source": "class=tests.unit.views.web.test_schema.Shown",
 }
-NAMES = ["runs", "distances", "run", "series", *QUESTIONS, *DOCUMENTS]
+NAMES = ["runs", "reports", "distances", "run", "series", *QUESTIONS, *DOCUMENTS]
 
 
 class Shown:
