@@ -18,17 +18,11 @@ from typing import Any
 
 from torchglass.errors import StoreError, TargetError, ViewError
 from torchglass.records.run import Reader, Series
-from torchglass.results.arrow_table import (
-    SCHEMA_COLUMNS,
-    RunColumns,
-    all_batches,
-    arrow_schema,
-    import_pyarrow,
-    write_parquet,
-)
+from torchglass.results.arrow_table import RunColumns, all_batches, write_parquet
 from torchglass.results.report import ListReport
 from torchglass.results.run import open_entry
 from torchglass.results.runs import RunFolder, RunTable, value_text
+from torchglass.store.arrow_columns import SCHEMA_COLUMNS, arrow_schema, import_pyarrow
 from torchglass.store.run_index import entry_of
 from torchglass.tables.text import Column, plural
 

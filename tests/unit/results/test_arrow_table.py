@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.recorded import ROOT
-from torchglass.results.arrow_table import SCHEMA_COLUMNS
+from torchglass.store.arrow_columns import SCHEMA_COLUMNS
 
 
 def test_the_documentation_lists_the_columns_as_they_are() -> None:
