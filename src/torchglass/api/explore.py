@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.nonfinite_cause import first_nan
@@ -24,6 +24,8 @@ from torchglass.records.model import Model, join_path
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
 from torchglass.results.report import Report, measures
+from torchglass.results.report import measures
+from torchglass.store.object_store import place_text, url_of
 from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,
@@ -158,11 +160,15 @@ def walk_through(
 
 def _has_several_runs(target: object) -> TypeGuard[str | PathLike[str]]:
     """Whether a target is a folder from which a run is selected."""
-    if not isinstance(target, (str, PathLike)) or not Path(target).is_dir():
+    if not isinstance(target, (str, PathLike)):
         return False
     from torchglass.results.runs import RunFolder
 
-    return len(RunFolder(Path(target)).table()) > 1
+    path = Path(target)
+    if url_of(target) is not None:
+        path = cast(Path, resolve(target))
+        return url_of(path) is not None
+    return path.is_dir() and len(RunFolder(path).table()) > 1
 
 
 def _refuse_doubtful(model: object, options: Collection[str]) -> None:
@@ -201,25 +207,28 @@ def _picked(folder: Path) -> Path | None:
     from torchglass.targets.names import RUN_SUFFIX, find_targets
     from torchglass.views.tui.run_list import RunList
 
-    found = find_targets(folder)
+    is_local = url_of(folder) is None
+    found = find_targets(folder) if is_local else [folder]
     if not found:
         raise TargetError(
             "no runs or checkpoints in this folder. Name a target, such as net.py:Net."
         )
     if not has_terminal():
-        names = [os.path.relpath(one) for one in found[:_FEW]]
+        names = [os.path.relpath(one) if is_local else place_text(one) for one in found[:_FEW]]
         raise ViewError(
             f"selecting a target needs a terminal. Use `torchglass summary {names[0]}`. "
             f"Found: {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
     runs = RunFolder(folder)
-    others = [os.path.relpath(one, folder) for one in found if one.suffix != RUN_SUFFIX]
+    local = found if is_local else []
+    others = [os.path.relpath(one, folder) for one in local if one.suffix != RUN_SUFFIX]
     picked = RunList(runs, others).run()
     if picked is None:
         return None
     entry = next((one for one in runs.table() if one.path == picked), None)
     # The folder of the ranks of one run is the run.
-    return folder / picked if entry is None or entry.ranks == 1 else (folder / picked).parent
+    is_folder = entry is not None and entry.ranks > 1 and is_local
+    return (folder / picked).parent if is_folder else folder / picked
 
 
 TENSORS_BYTES = 1 << 28

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.run import Reader, RunEntry
+from torchglass.store.mirror import run_or_folder
+from torchglass.store.object_store import url_of
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,
@@ -248,11 +250,18 @@ def _runs_in(target: object) -> list[Path]:
     """The run files in a folder, latest first; [] for any other target."""
     if not _is_folder(target):
         return []
+    if url_of(target) is not None:
+        from torchglass.results.runs import RunFolder
+
+        return [Path(target) / run.path for run in RunFolder(Path(target)).table()]
     return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=changed_at, reverse=True)
 
 
 def _is_folder(target: object) -> TypeGuard[str | os.PathLike[str]]:
-    return isinstance(target, (str, os.PathLike)) and Path(target).is_dir()
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    url = url_of(target)
+    return Path(target).is_dir() if url is None else url_of(run_or_folder(url)) is not None
 
 
 def _awaits_runs(target: object) -> bool:

@@ -203,7 +203,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     opened = (
         open_new(run, folder, save, max_bytes)
         if resume is None
-        else open_again(run, resume, max_bytes)
+        else open_again(run, resume, max_bytes, folder)
     )
     is_told = verbose and run.rank == 0 and opened.path is not None
     listener = Reporter(opened.path.absolute()) if is_told and opened.path is not None else None
@@ -214,7 +214,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         opened.give_up()
         raise
     if is_told and watcher.path is not None:
-        say(f"watching {run.name}, recorded in {opened.path}")
+        shipped = f", shipped to {opened.url}" if opened.url else ""
+        say(f"watching {run.name}, recorded in {opened.path}{shipped}")
     return watcher
 
 

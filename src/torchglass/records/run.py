@@ -54,6 +54,8 @@ class RunRecord:
     """What the user wrote about the run."""
     git_commit: str = ""
     """The commit that was checked out where the program is; "" outside of a repository."""
+    store: str = ""
+    """The URL of the object store that it is shipped to, without secrets; "" if none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

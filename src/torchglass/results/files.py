@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.run import RunRecord
 from torchglass.records.trace import OpId, TraceRecord
+from torchglass.store.mirror import mirrored
+from torchglass.store.object_store import url_of
 from torchglass.store.readers import (
     FileReader,
     StoredTrace,
@@ -33,8 +35,9 @@ _MOST_NAMES = 8
 
 
 def open_readers(target: str | PathLike[str]) -> list[FileReader]:
-    """The file at a path, or the files of all ranks in a folder or of a pattern."""
-    path = Path(target)
+    """The file at a path, or the files of all ranks in a folder, of a pattern or at a URL."""
+    url = url_of(target)
+    path = Path(target) if url is None else mirrored(url)
     if path.is_dir():
         return _of_one_run(path, sorted(path.glob("*.glass")))
     if not path.exists() and glob.has_magic(fspath(target)):

@@ -21,9 +21,11 @@ from torchglass.records.run import Reader, Series
 from torchglass.results.arrow_table import RunColumns, all_batches, write_parquet
 from torchglass.results.report import ListReport
 from torchglass.results.run import open_entry
-from torchglass.results.runs import RunFolder, RunTable, value_text
+from torchglass.results.runs import RunFolder, RunTable, one_each, value_text
 from torchglass.store.arrow_columns import SCHEMA_COLUMNS, arrow_schema, import_pyarrow
+from torchglass.store.object_store import url_of
 from torchglass.store.run_index import entry_of
+from torchglass.store.store_index import stored_entries
 from torchglass.tables.text import Column, plural
 
 RUNS_FILE = "runs.parquet"
@@ -124,6 +126,9 @@ def parquet_files(target: Path) -> list[str]:
 
 def run_table(target: Path) -> RunTable:
     """The runs of a folder, or the run of a file as a table of one."""
+    if (url := url_of(target)) is not None:
+        entries = list(one_each(stored_entries(url)))
+        return RunTable(target.parent, entries) if entries else RunFolder(target).table()
     if target.is_dir():
         return RunFolder(target).table()
     if not target.is_file():

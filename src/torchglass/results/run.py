@@ -38,6 +38,7 @@ from torchglass.records.run import (
 from torchglass.results import arrow_table, ranks
 from torchglass.results.files import open_readers, ranks_beside
 from torchglass.results.ranks import RankReport, RanksReader
+from torchglass.store.object_store import url_of
 from torchglass.store.readers import FileReader
 from torchglass.tables.export import csv_text, written
 
@@ -200,7 +201,7 @@ def open_run(path: str | PathLike[str]) -> SavedRun:
 def open_entry(folder: Path, entry: RunEntry) -> SavedRun:
     """Open a run that a table lists; with several ranks all of them."""
     path = folder / entry.path
-    if entry.ranks == 1:
+    if entry.ranks == 1 or url_of(folder) is not None:
         return open_run(path)
     return SavedRun(RanksReader(ranks_beside(path)))
 

@@ -29,7 +29,9 @@ from torchglass.records.run import RunEntry, worst_status
 from torchglass.results.files import run_identity
 from torchglass.results.report import ListReport
 from torchglass.results.run import SavedRun, import_pandas, open_entry
+from torchglass.store.object_store import place_text, url_of
 from torchglass.store.run_index import RunIndex
+from torchglass.store.store_index import StoreIndex
 from torchglass.tables.filter import Filter
 from torchglass.tables.text import (
     Column,
@@ -66,11 +68,12 @@ class RunFolder:
     """A folder of runs that is listed again and again: only what has changed is read."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
+        url = url_of(folder)
+        if url is None and not folder.is_dir():
             what = "is a file, not a folder of runs" if folder.exists() else "does not exist"
             raise TargetError(f"{folder} {what}")
         self.folder = folder
-        self._index = RunIndex(folder)
+        self._index = RunIndex(folder) if url is None else StoreIndex(url)
         self._listed: dict[str, RunEntry] = {}
         """The runs of the last table, by path."""
 
@@ -78,7 +81,7 @@ class RunFolder:
         """The runs as they are now, the latest first."""
         entries = self._index.entries()
         readable = [entry for entry in entries if not (entry.unreadable or entry.is_trace)]
-        runs = sorted(_one_each(readable), key=lambda entry: (-entry.run.created_ns, entry.path))
+        runs = sorted(one_each(readable), key=lambda entry: (-entry.run.created_ns, entry.path))
         self._listed = {entry.path: entry for entry in runs}
         broken = sorted((entry for entry in entries if entry.unreadable), key=attrgetter("path"))
         return RunTable(self.folder, runs, broken)
@@ -110,7 +113,7 @@ class RunFolder:
         return [entry for entry in self._index.entries() if entry.is_trace]
 
 
-def _one_each(entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
+def one_each(entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
     """One entry for each run: the ranks of a run in one folder are one."""
     groups: defaultdict[object, list[RunEntry]] = defaultdict(list)
     for entry in entries:
@@ -225,7 +228,7 @@ class RunTable(ListReport[RunEntry]):
     @property
     def title(self) -> str:
         """The folder."""
-        return str(self.folder)
+        return place_text(self.folder)
 
     @property
     def answer(self) -> str:
@@ -239,7 +242,7 @@ class RunTable(ListReport[RunEntry]):
             if (count := counts[name])
         ]
         told = f": {', '.join(parts)}" if parts else ""
-        return f"{plural(len(self.entries), 'run')} in {self.folder}{told}"
+        return f"{plural(len(self.entries), 'run')} in {self.title}{told}"
 
     def where(self, expression: str | None = None, /, **settings: Value) -> RunTable:
         """The runs that pass a filter.
@@ -596,7 +599,7 @@ class RunGroups(ListReport[RunGroup]):
     @property
     def title(self) -> str:
         """The folder."""
-        return str(self.folder)
+        return place_text(self.folder)
 
     @property
     def answer(self) -> str:

@@ -42,6 +42,7 @@ from torchglass.records.run import (
 )
 from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
+from torchglass.store.mirror import mirror_of
 from torchglass.store.run_file import (
     Catalog,
     PendingWrites,
@@ -116,6 +117,7 @@ class FileReader(Reader):
         self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
         self._lock = threading.Lock()
         self._decoded: dict[str, tuple[int, Any]] = {}
+        self._mirror = mirror_of(self.path)
 
     def run(self) -> RunRecord:
         with self._reading() as connection:
@@ -308,6 +310,8 @@ class FileReader(Reader):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """The connection in a read transaction, so that one caller sees one state of the file."""
+        if self._mirror is not None:
+            self._mirror.want_update()
         with self._lock:
             try:
                 self._connection.execute("BEGIN")
@@ -355,15 +359,16 @@ def status_of(
         # Older versions did not record the writer.
         return _alive(step, silent, interval)
     said = max(now - writer["time_ns"] / 1e9, 0.0)
+    delay = writer.get("delay_seconds", 0.0)
     exists = is_there(writer)
-    if exists is False or (exists is None and said > LOST_SECONDS):
+    if exists is False or (exists is None and said > LOST_SECONDS + delay):
         return RunStatus("killed", step=step)
     # A suspended process has no heartbeat.
-    return _alive(step, max(silent, said), interval)
+    return _alive(step, max(silent, said), interval, delay)
 
 
-def _alive(step: int, silent: float, interval: float) -> RunStatus:
-    if silent > max(STALLED_SECONDS, _STALLED_STEPS * interval):
+def _alive(step: int, silent: float, interval: float, delay: float = 0.0) -> RunStatus:
+    if silent > max(STALLED_SECONDS, _STALLED_STEPS * interval) + delay:
         return RunStatus("stalled", step=step, seconds=silent)
     return RunStatus("running", step=step)
 

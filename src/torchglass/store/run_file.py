@@ -244,7 +244,7 @@ def _continued(begun: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, A
     """The record of a run; a resumed run takes the new settings and notes."""
     if begun is None:
         return run
-    renewed = {key: run[key] for key in ("notes", "git_commit") if run.get(key)}
+    renewed = {key: run[key] for key in ("notes", "git_commit", "store") if run.get(key)}
     config = {**begun.get("config", {}), **run.get("config", {})}
     return {**begun, **renewed, **({"config": config} if config else {})}
 

@@ -70,7 +70,12 @@ def _in_bytes(histograms: Sequence[Histogram]) -> bytearray | None:
 
 def _in_lists(histograms: Sequence[Histogram]) -> bytes:
     # Creating an array from a tuple is much faster than with numpy.
-    counts = np.frombuffer(b"".join([array("q", each.counts) for each in histograms]), np.int64)
+    return _counts_in_lists(
+        np.frombuffer(b"".join([array("q", each.counts) for each in histograms]), np.int64)
+    )
+
+
+def _counts_in_lists(counts: npt.NDArray[np.int64]) -> bytes:
     middle = counts[counts >= _NOT_SMALL]
     large = middle[middle >= _NOT_MIDDLE]
     columns = (
@@ -148,6 +153,18 @@ class BinColumns(NamedTuple):
         places = np.repeat(moved, lengths)
         places += np.arange(len(places), dtype=whole)
         return BinColumns(self.exponents[order], self.firsts[order], lengths, self.counts[places])
+
+
+def pack_bin_columns(bins: BinColumns) -> bytes:
+    """The bins of all histograms of a step, as `pack_bins` packs them."""
+    columns = (
+        np.array([len(bins.lengths)], _LENGTH),
+        bins.exponents.astype(_EXPONENT),
+        bins.firsts.astype(_FIRST),
+        bins.lengths.astype(_LENGTH),
+    )
+    head = b"".join([column.tobytes() for column in columns])
+    return head + _counts_in_lists(bins.counts.astype(np.int64))
 
 
 def unpack_all_bins(blob: bytes) -> BinColumns:

@@ -4,6 +4,7 @@
     torchvision.models:resnet18   … or in a module
     weights.safetensors           a checkpoint: a file, or a folder of shards
     runs/mnist.glass              a recorded run
+    s3://bucket/mnist             … in an object store
 
 Exceptions of the user's own code pass through unchanged.
 """
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from torchglass.errors import TargetError
+from torchglass.store.object_store import url_of
 
 RUN_SUFFIX = ".glass"
 ONNX_SUFFIX = ".onnx"
@@ -44,6 +46,10 @@ def resolve(target: object) -> object:
     if not isinstance(target, (str, os.PathLike)):
         return target
     text = str(os.fspath(target))
+    if (url := url_of(text)) is not None:
+        from torchglass.store.mirror import run_or_folder
+
+        return run_or_folder(url)
     path = Path(text).expanduser()
     if text and (path.is_dir() or (path.is_file() and path.suffix != ".py")):
         return path
