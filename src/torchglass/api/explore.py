@@ -23,9 +23,8 @@ from torchglass.records.measures import ReportRecord
 from torchglass.records.model import Model, join_path
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
+from torchglass.records.urls import place_text, url_of
 from torchglass.results.report import Report, measures
-from torchglass.results.report import measures
-from torchglass.store.object_store import place_text, url_of
 from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,

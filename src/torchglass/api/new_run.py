@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torchglass.errors import StoreError, TargetError
 from torchglass.host_program import git_commit
 from torchglass.records.run import ConfigValue, Reader, RunRecord, Sink
-from torchglass.store.object_store import in_time, url_of, without_secrets
+from torchglass.records.urls import url_of, without_secrets
+from torchglass.store.object_store import in_time
 from torchglass.targets.names import RUN_SUFFIX
 
 if TYPE_CHECKING:
@@ -143,6 +144,11 @@ def _look_into(store: ObjectStore, rank: int, path: Path, *, resume: bool) -> No
     from torchglass.store.mirror import fetch_to_resume
     from torchglass.store.object_store import manifest_name, read_manifest
 
+    if not resume and schema.has_begun(path):
+        raise StoreError(
+            f'{path} has a run that was recorded for {store.name}; continue it with resume="'
+            f'{store.name}", ship it with `torchglass ship {path}`, or delete it'
+        )
     name = manifest_name(rank)
     try:
         data = in_time(lambda: store.read(name), _RESUME_SECONDS if resume else _START_SECONDS)

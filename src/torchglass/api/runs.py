@@ -18,7 +18,7 @@ def runs(folder: str | os.PathLike[str] = "runs") -> RunTable:
     time only new and changed runs are read. The ranks of one run are one row.
 
     Args:
-        folder: The folder.
+        folder: The folder, or its URL in an object store, such as "s3://bucket/experiments".
 
     Returns:
         A `RunTable`: print it, or use `.where("lr < 1e-3")`, `.sort("loss")`,
@@ -54,8 +54,8 @@ def query(sql: str, *targets: str | os.PathLike[str]) -> QueryResult:
 
     Args:
         sql: One SELECT.
-        *targets: Run files, folders of runs, or what `torchglass export --parquet` wrote. Without
-            any: the folder "runs".
+        *targets: Run files, folders of runs, URLs of either, or what `torchglass export --parquet`
+            wrote. Without any: the folder "runs".
 
     Returns:
         A `QueryResult`: print it, or use `.entries`, `.to_csv()`, `.to_json()`.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.run import Reader, RunEntry
+from torchglass.records.urls import url_of
 from torchglass.store.mirror import run_or_folder
-from torchglass.store.object_store import url_of
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,

@@ -114,9 +114,10 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         delay_log_multi_backward: The same, in TorchExplorer's other spelling.
         standalone_dir: Folder of the run file, in TorchExplorer's spelling.
         standalone_port: Port of the page. 0: any free port.
-        run_dir: Folder for a new run file. ":memory:" writes no file.
-        save: Path of a new run file.
-        resume: Path of a run file of an earlier training, which is continued.
+        run_dir: Folder for a new run file, or the URL of one. ":memory:" writes no file.
+        save: Path of a new run file, or the URL of a new run in an object store, such as
+            "s3://bucket/run". A thread ships the local file there.
+        resume: Path or URL of the run of an earlier training, which is continued.
         max_bytes: Largest size of the file. Older steps are thinned out beyond it.
         config: Settings of the training, to find and compare runs by: a dict, an
             `argparse.Namespace` or a dataclass. Nested settings get dotted names.
@@ -279,7 +280,8 @@ def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open
     """Open a run file, finished or still being written.
 
     Args:
-        path: A run file, a folder of the ranks of one run, or a pattern.
+        path: A run file, a folder of the ranks of one run, a pattern, or the URL of a run in an
+            object store, such as "s3://bucket/run".
 
     Returns:
         A `SavedRun`: print it, or index it by series name.

@@ -20,6 +20,7 @@ from torchglass.cli.options import (
     tell,
     terminal_width,
 )
+from torchglass.errors import TargetError
 
 if TYPE_CHECKING:
     from torchglass.results.runs import RunGroups, RunTable
@@ -56,7 +57,7 @@ def runs(
         Parameters
         ----------
         folder
-            The folder; its subfolders are included.
+            The folder, or its URL (`s3://bucket/runs`); its subfolders are included.
         where
             Only runs that pass: comparisons of facts, settings (`config=` of `tg.watch`) and logged
             values. Put names with other characters in backquotes.
@@ -141,6 +142,39 @@ def query(
 
     output.check()
     output.show(answer(sql, *runs))
+
+
+@app.command(group=LOOKING, usage="Usage: torchglass ship [OPTIONS] RUN [URL]")
+def ship(run: Path, url: str = "", /, *, debug: Debug = False) -> None:
+    """Copy a run file to an object store, or the rest of one whose training could not ship it.
+
+    ```
+    torchglass ship runs/mnist.glass s3://bucket/mnist
+    torchglass ship runs/mnist-1a2b3c4d.glass
+    ```
+
+    Only what the store does not have is copied. Open the run there with any command:
+    `torchglass explore s3://bucket/mnist`.
+
+    Parameters
+    ----------
+    run
+        The run file.
+    url
+        Where to, such as `s3://bucket/run`. Default: the `save=` of the training.
+    """
+    from torchglass.records.urls import url_of
+    from torchglass.store.shipper import ship_file
+
+    place = url_of(url)
+    if url and place is None:
+        raise TargetError(f"{url} is not a URL such as s3://bucket/run")
+
+    def on_part(shipped: int, steps: int) -> None:
+        if shipped < steps:
+            tell(f"{shipped:,} of {steps:,} steps")
+
+    tell(f"{run} is in {ship_file(run, place, on_part)}")
 
 
 @app.command(group=LOOKING, usage="Usage: torchglass export --parquet DIR [OPTIONS] [RUNS...]")

@@ -50,7 +50,7 @@ A TARGET is one of:
 - a model in a file or module: `net.py:Net`, `torchvision.models:resnet18` (a class, an instance,
   or a function that returns one)
 - a checkpoint: `weights.safetensors`, `model.pt`, or a folder of shards
-- a recorded run: `runs/mnist.glass`
+- a recorded run: `runs/mnist.glass`, or `s3://bucket/mnist` in an object store
 
 Start with `torchglass demo`. Run `torchglass COMMAND --help` for examples.
 """,

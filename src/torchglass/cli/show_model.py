@@ -36,6 +36,7 @@ from torchglass.cli.options import (
     terminal_width,
 )
 from torchglass.host_program import has_terminal
+from torchglass.records.urls import place_text
 from torchglass.tables.export import json_text
 from torchglass.tables.text import aligned_rows
 from torchglass.targets.inputs import make_inputs, ready_to_run
@@ -115,9 +116,10 @@ def explore(
     from torchglass.api import explore
 
     if target is not None and not has_terminal():
-        compared = f"{target} {against}" if against else target
+        shown = place_text(target)
+        compared = f"{shown} {against}" if against else shown
         tell(
-            f"the explorer needs a terminal, so this is `torchglass summary {target}`. "
+            f"the explorer needs a terminal, so this is `torchglass summary {shown}`. "
             f"`torchglass report {compared} --out page.html` writes a web page."
         )
         print(_summary(target, DisplayOptions(input=input), common).table(width=terminal_width()))

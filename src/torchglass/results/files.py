@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.run import RunRecord
 from torchglass.records.trace import OpId, TraceRecord
+from torchglass.records.urls import url_of
 from torchglass.store.mirror import mirrored
-from torchglass.store.object_store import url_of
 from torchglass.store.readers import (
     FileReader,
     StoredTrace,

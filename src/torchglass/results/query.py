@@ -18,12 +18,12 @@ from typing import Any
 
 from torchglass.errors import StoreError, TargetError, ViewError
 from torchglass.records.run import Reader, Series
+from torchglass.records.urls import url_of
 from torchglass.results.arrow_table import RunColumns, all_batches, write_parquet
 from torchglass.results.report import ListReport
 from torchglass.results.run import open_entry
 from torchglass.results.runs import RunFolder, RunTable, one_each, value_text
 from torchglass.store.arrow_columns import SCHEMA_COLUMNS, arrow_schema, import_pyarrow
-from torchglass.store.object_store import url_of
 from torchglass.store.run_index import entry_of
 from torchglass.store.store_index import stored_entries
 from torchglass.tables.text import Column, plural

@@ -35,10 +35,10 @@ from torchglass.records.run import (
     Series,
     Session,
 )
+from torchglass.records.urls import url_of
 from torchglass.results import arrow_table, ranks
 from torchglass.results.files import open_readers, ranks_beside
 from torchglass.results.ranks import RankReport, RanksReader
-from torchglass.store.object_store import url_of
 from torchglass.store.readers import FileReader
 from torchglass.tables.export import csv_text, written
 

@@ -26,10 +26,10 @@ from torchglass.analyse.diagnosis.conclude import verdict_of
 from torchglass.analyse.training_overview import loss_name, loss_series
 from torchglass.errors import LookupFailedError, TargetError, ViewError
 from torchglass.records.run import RunEntry, worst_status
+from torchglass.records.urls import place_text, url_of
 from torchglass.results.files import run_identity
 from torchglass.results.report import ListReport
 from torchglass.results.run import SavedRun, import_pandas, open_entry
-from torchglass.store.object_store import place_text, url_of
 from torchglass.store.run_index import RunIndex
 from torchglass.store.store_index import StoreIndex
 from torchglass.tables.filter import Filter

@@ -6,6 +6,7 @@ never waits for it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class Mirror:
 
     def __init__(self, url: str) -> None:
         self.store = ObjectStore(url)
-        self.folder = _cache() / hashlib.sha256(self.store.name.encode()).hexdigest()[:16]
+        self.folder = _cache(self.store) / hashlib.sha256(self.store.name.encode()).hexdigest()[:16]
         self._name = self.store.name.rpartition("/")[2] or "run"
         self._manifests: dict[str, bytes] = {}
         """The content of each when it was last copied."""
@@ -308,8 +310,10 @@ def delete_run_file(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _cache() -> Path:
+def _cache(store: ObjectStore) -> Path:
     """The folder of all copies, without those that were not used for a month."""
+    if store.is_in_memory:
+        return _temporary_folder()
     folder = platformdirs.user_cache_path("torchglass") / "stores"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -317,5 +321,12 @@ def _cache() -> Path:
             if time.time() - copy.stat().st_mtime > _UNUSED_SECONDS:
                 shutil.rmtree(copy, ignore_errors=True)
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="torchglass-"))
+        return _temporary_folder()
+    return folder
+
+
+@cache
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="torchglass-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

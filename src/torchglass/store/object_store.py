@@ -22,56 +22,22 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
 from dataclasses import dataclass, field
 from functools import partial
-from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from torchglass.errors import SchemaError, StoreError, TargetError, error_line
 from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.run import RunEntry
+from torchglass.records.urls import without_secrets
 
 VERSION = 1
 """The format of manifests; a reader refuses a higher one."""
 FORMAT = "torchglass-run"
 
-_URL = re.compile(r"([a-z][a-z0-9+]+):/+(.*)", re.DOTALL)
-_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 _MANIFEST = re.compile(r"manifest(?:-(\d+))?\.json")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _PACKAGES = {"gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 T = TypeVar("T")
-
-
-def url_of(target: object) -> str | None:
-    """The URL that a target is, without a "/" at its end; None for any other target.
-
-    A path has only one "/" of "s3://bucket"; it is put back.
-
-    >>> url_of("s3://bucket/run/"), url_of(Path("s3://bucket/run")), url_of("runs/mnist.glass")
-    ('s3://bucket/run', 's3://bucket/run', None)
-    """
-    if not isinstance(target, (str, PathLike)):
-        return None
-    found = _URL.fullmatch(str(fspath(target)))
-    if found is None:
-        return None
-    scheme, rest = found.groups()
-    return f"{scheme}://{'/' if scheme == 'file' else ''}{rest.rstrip('/')}"
-
-
-def place_text(place: PathLike[str]) -> str:
-    """A folder as it is shown; its path may be that of a URL."""
-    url = url_of(place)
-    return fspath(place) if url is None else without_secrets(url)
-
-
-def without_secrets(text: str) -> str:
-    """A text whose URLs have no user and no password.
-
-    >>> without_secrets("ftp://me:secret@host/run")
-    'ftp://host/run'
-    """
-    return _SECRET.sub("", text)
 
 
 def manifest_name(rank: int) -> str:
@@ -80,7 +46,7 @@ def manifest_name(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
+class ShippedObject:
     """An object that a manifest names."""
 
     file: str
@@ -91,7 +57,7 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class ShippedSegment:
     """The steps of one Parquet file."""
 
     file: str
@@ -118,9 +84,9 @@ class Manifest:
     """The table "meta" of the run file."""
     sessions: tuple[Any, ...]
     """The table "sessions" of the run file."""
-    series: StoredObject | None = None
-    documents: Mapping[str, StoredObject] = field(default_factory=dict)
-    segments: tuple[Segment, ...] = ()
+    series: ShippedObject | None = None
+    documents: Mapping[str, ShippedObject] = field(default_factory=dict)
+    segments: tuple[ShippedSegment, ...] = ()
     replaced: tuple[str, ...] = ()
     """Objects that were merged into others and will be deleted."""
     entry: RunEntry | None = None
@@ -192,9 +158,7 @@ class ObjectStore:
             scheme = url.partition(":")[0]
             package = _EXTRAS.get(scheme)
             command = f"'torchglass[{package}]'" if package else _PACKAGES.get(scheme, "fsspec")
-            raise TargetError(
-                f"{scheme}:// needs another package: pip install {command}"
-            ) from error
+            raise TargetError(f"{scheme}:// needs a package: pip install {command}") from error
         except ValueError as error:
             raise TargetError(f"{self.name} cannot be used: {error_line(error)}") from error
         self._is_local = "file" in _protocols(self._fs)
@@ -218,7 +182,7 @@ class ObjectStore:
         by_path = found if isinstance(found, dict) else {next(iter(paths)): found}
         objects = {}
         for path, data in by_path.items():
-            if isinstance(data, FileNotFoundError):
+            if isinstance(data, (FileNotFoundError, NotADirectoryError)):
                 continue
             if isinstance(data, BaseException):
                 raise self._problem("read", data)
@@ -245,9 +209,10 @@ class ObjectStore:
         """The names of the objects and folders in a folder, [] if it does not exist."""
         try:
             found = self._fs.ls(self._path(folder) if folder else self._root, detail=False)
-        except FileNotFoundError:
-            return []
         except Exception as error:
+            # A folder without objects does not exist; a bucket does.
+            if isinstance(error, FileNotFoundError) and "bucket does not exist" not in str(error):
+                return []
             raise self._problem("list", error) from error
         return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
 
@@ -313,7 +278,7 @@ def in_time(ask: Callable[[], T], seconds: float) -> T:
         raise StoreError(f"the store did not answer within {seconds:g} s") from error
 
 
-def checked(data: bytes | None, stored: StoredObject | Segment, where: str) -> bytes:
+def checked(data: bytes | None, stored: ShippedObject | ShippedSegment, where: str) -> bytes:
     """The content of an object that a manifest names. Raises if it is not what was written."""
     if data is None:
         raise StoreError(f"{where}/{stored.file} is missing")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchglass.errors import Fence, StoreError, TorchglassError, warn
+from torchglass.errors import Fence, StoreError, TargetError, TorchglassError, warn
 from torchglass.records.model import Model
 from torchglass.records.run import Document, Frame, Series, SeriesId, SeriesKind
 from torchglass.store import schema
@@ -28,13 +28,13 @@ from torchglass.store.object_store import (
     VERSION,
     Manifest,
     ObjectStore,
-    Segment,
-    StoredObject,
+    ShippedObject,
+    ShippedSegment,
     is_continued,
     manifest_name,
     read_manifest,
 )
-from torchglass.store.readers import PACE_FRAMES
+from torchglass.store.readers import PACE_FRAMES, FileReader
 from torchglass.store.run_file import read_series
 from torchglass.store.run_index import entry_of
 from torchglass.store.segments import StoredFrame, pack_segment
@@ -45,6 +45,8 @@ FANOUT = 8
 MOST_BYTES = 32 << 20
 """Frames of a segment that is not merged further, and of one that is packed at a time."""
 
+SECONDS = "TORCHGLASS_SHIP_SECONDS"
+"""Environment variable: the time between two shipments, in place of what follows."""
 _FIRST_SECONDS, _LAST_SECONDS = 5.0, 30.0
 _SHARE = 0.01
 """The time between two shipments is this share of the time since the start, within these limits;
@@ -57,7 +59,7 @@ _FRAMES = "SELECT id, step, time_ns, session, blob, bins FROM frames WHERE id BE
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class _FileState:
     """One state of a run file, without what the store has already."""
 
     meta: Mapping[str, Any]
@@ -136,7 +138,7 @@ class RunShipper:
         self._store.remove(file for file in found if file not in known)
         self._has_begun = True
 
-    def _read(self, old: Manifest | None) -> _Snapshot:
+    def _read(self, old: Manifest | None) -> _FileState:
         with contextlib.closing(schema.open_read_only(self.path)) as connection:
             connection.execute("BEGIN")
             sessions = tuple(
@@ -156,7 +158,7 @@ class RunShipper:
             times = connection.execute(
                 f"SELECT time_ns FROM frames ORDER BY id DESC LIMIT {PACE_FRAMES}"
             )
-            return _Snapshot(
+            return _FileState(
                 meta={
                     key: json.loads(value)
                     for key, value in connection.execute("SELECT key, value FROM meta")
@@ -178,8 +180,8 @@ class RunShipper:
             raise _ForeignRunError(f"{self._store.name} has more steps than {self.path}")
 
     def _segments(
-        self, old: Manifest | None, news: _Snapshot
-    ) -> tuple[tuple[Segment, ...], list[str]]:
+        self, old: Manifest | None, news: _FileState
+    ) -> tuple[tuple[ShippedSegment, ...], list[str]]:
         """All segments, after the new one is written, and the files that it replaces."""
         before = list(old.segments) if old is not None else []
         if not news.frames:
@@ -196,7 +198,7 @@ class RunShipper:
         folder = _folder("segments", self._rank)
         packed = pack_segment(frames, news.series, run=self._run_name, rank=self._rank)
         stored = self._put(f"{folder}/{first:09}-{last:09}-s{session}.parquet", packed)
-        new = Segment(
+        new = ShippedSegment(
             file=stored.file,
             bytes=stored.bytes,
             sha256=stored.sha256,
@@ -209,7 +211,7 @@ class RunShipper:
         kept = before[: len(before) - len(merged)]
         return (*kept, new), [segment.file for segment in merged]
 
-    def _series(self, old: Manifest | None, series: Sequence[Series]) -> StoredObject | None:
+    def _series(self, old: Manifest | None, series: Sequence[Series]) -> ShippedObject | None:
         if old is not None and old.series is not None and old.series.id == len(series):
             return old.series
         if not series:
@@ -219,10 +221,10 @@ class RunShipper:
         return replace(self._put(file, data), id=len(series))
 
     def _documents(
-        self, old: Manifest | None, news: _Snapshot, *, is_all: bool
-    ) -> dict[str, StoredObject]:
+        self, old: Manifest | None, news: _FileState, *, is_all: bool
+    ) -> dict[str, ShippedObject]:
         folder = _folder("documents", self._rank)
-        found: dict[str, StoredObject] = {}
+        found: dict[str, ShippedObject] = {}
         for kind, (number, data) in news.documents.items():
             if kind == "ending" and not is_all:
                 continue
@@ -233,9 +235,9 @@ class RunShipper:
                 found[kind] = replace(self._put(f"{folder}/{name}", data), id=number)
         return found
 
-    def _put(self, file: str, data: bytes) -> StoredObject:
+    def _put(self, file: str, data: bytes) -> ShippedObject:
         self._write(file, data)
-        return StoredObject(file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return ShippedObject(file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def _write(self, file: str, data: bytes) -> None:
         self._store.write(file, data)
@@ -257,11 +259,11 @@ def _rank_of(path: Path) -> int:
 
 
 def _unfinished(meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in meta.items() if key != "finished_ns"}
+    return {key: value for key, value in meta.items() if key not in ("finished_ns", "summary")}
 
 
 def _new_documents(
-    connection: sqlite3.Connection, known: Mapping[str, StoredObject]
+    connection: sqlite3.Connection, known: Mapping[str, ShippedObject]
 ) -> dict[str, tuple[int, bytes | None]]:
     found: dict[str, tuple[int, bytes | None]] = {}
     for number, kind in connection.execute("SELECT id, kind FROM documents").fetchall():
@@ -286,9 +288,9 @@ def _frames_after(connection: sqlite3.Connection, after: int) -> list[StoredFram
     return found
 
 
-def _to_merge(before: Sequence[Segment], new_bytes: int) -> tuple[list[Segment], int]:
+def _to_merge(before: Sequence[ShippedSegment], new_bytes: int) -> tuple[list[ShippedSegment], int]:
     """The last segments that a new one of this size replaces, and the level of the new one."""
-    rest, merged, level, size = list(before), list[Segment](), 0, new_bytes
+    rest, merged, level, size = list(before), list[ShippedSegment](), 0, new_bytes
     while len(rest) >= FANOUT - 1:
         last = rest[1 - FANOUT :]
         size += sum(segment.unpacked_bytes for segment in last)
@@ -308,6 +310,30 @@ def _outdated(old: Manifest | None, new: Manifest) -> set[str]:
         return {*series, *(each.file for each in manifest.documents.values())}
 
     return named(old) - named(new)
+
+
+def _seconds_from_environment() -> float | None:
+    text = os.environ.get(SECONDS, "")
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise TargetError(f"{SECONDS}={text!r} is not a number of seconds") from error
+
+
+def ship_file(path: Path, url: str | None, on_part: Callable[[int, int], None]) -> str:
+    """Ship a run file, by default to where its training was to ship it; returns the URL to show."""
+    with FileReader(path) as reader:
+        known, status = reader.run().store, reader.status()
+    url = url or known
+    if not url:
+        raise StoreError(
+            f"{path} was not recorded for a store. Name one: torchglass ship {path} URL"
+        )
+    store = ObjectStore(url)
+    if known == store.name and not status.is_over:
+        raise StoreError(f"{path} is still being written, by a process that ships it itself")
+    RunShipper(path, store).ship(on_part)
+    return store.name
 
 
 class ShippedSink:
@@ -333,6 +359,7 @@ class ShippedSink:
         self._last_try = threading.Event()
         """Set after the first try since `close` began."""
         self._started = time.monotonic()
+        self._seconds = _seconds_from_environment()
         self._thread = threading.Thread(
             target=self._work, name=f"torchglass {store.name}", daemon=True
         )
@@ -420,6 +447,8 @@ class ShippedSink:
 
     def _pause(self, used: float) -> float:
         """The seconds until the next shipment."""
+        if self._seconds is not None:
+            return self._seconds
         if self._failures:
             return float(min(_FIRST_SECONDS * 2 ** min(self._failures, 8), _RETRY_SECONDS))
         age = time.monotonic() - self._started

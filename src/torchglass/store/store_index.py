@@ -30,11 +30,8 @@ class StoreIndex:
 
     def entries(self) -> list[RunEntry]:
         """All runs as they are now. A run that is over is read once."""
-        found: dict[str, list[RunEntry]] = {}
-        for name, entries in self._below("", _DEPTH):
-            found[name] = entries
-        self._known = found
-        return [entry for entries in found.values() for entry in entries]
+        self._known = dict(self._below("", _DEPTH))
+        return [entry for entries in self._known.values() for entry in entries]
 
     def curves(
         self, paths: Sequence[str], read: Callable[[str], npt.NDArray[np.float64]]
@@ -111,5 +108,6 @@ def entry_of(manifest: Manifest, name: str) -> RunEntry:
         times_ns=manifest.times_ns,
     )
     now = Ending(state=status.state, step=status.step, error=status.error, message=status.message)
-    size = sum(each.bytes for each in (*manifest.segments, *manifest.documents.values()))
+    size = sum(segment.bytes for segment in manifest.segments)
+    size += sum(document.bytes for document in manifest.documents.values())
     return replace(entry, path=name, ending=now, bytes=size)

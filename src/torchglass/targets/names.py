@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from torchglass.errors import TargetError
-from torchglass.store.object_store import url_of
+from torchglass.records.urls import url_of
 
 RUN_SUFFIX = ".glass"
 ONNX_SUFFIX = ".onnx"
