@@ -534,6 +534,31 @@ def test_the_runs_of_a_folder_are_sorted_filtered_selected_and_opened(tmp_path: 
     assert len(seen) == 4
 
 
+@pytest.mark.slow
+def test_a_run_that_starts_appears_in_the_table_of_its_folder(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        tg.watch(net(), save=tmp_path / f"{name}.glass", verbose=False).close()
+    seen: list[str] = []
+
+    async def story(explorer: Explorer) -> None:
+        while not explorer.text.startswith(f" 2 runs in {tmp_path}"):
+            await explorer.pilot.pause()
+        with tg.watch(net(), save=tmp_path / "third.glass", verbose=False) as watcher:
+            watcher.log("loss", 0.25)
+            watcher.step()
+            while not re.search(r"third .* running .* 0\.25", explorer.text):
+                await explorer.pilot.pause()
+            seen.append(explorer.text)
+        while not re.search(r"third .* finished", explorer.text):
+            await explorer.pilot.pause()
+        await explorer.pilot.press("q")
+
+    with terminal(story):
+        tg.explore(tmp_path)
+
+    assert seen[0].startswith(f" 3 runs in {tmp_path}: 1 running")
+
+
 def test_without_a_terminal_it_says_what_else_there_is() -> None:
     with pytest.raises(errors.ViewError, match="needs a terminal"):
         explore(net())
