@@ -29,12 +29,14 @@ def train(accelerator: Accelerator, model: torch.nn.Module, batches: int) -> Non
 def test_a_training_is_watched_until_it_ends(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "run.glass"
     accelerator = Accelerator(cpu=True, log_with=TorchglassTracker(model, save=file, verbose=False))
-    accelerator.init_trackers("mine", config={"lr": 0.1})
+    accelerator.init_trackers("mine", config={"lr": 0.1, "api_key": "secret", "net": {"width": 8}})
 
     train(accelerator, model, 4)
 
     run = tg.open(file)
     assert run.finished
+    assert run.config == {"lr": 0.1, "net.width": 8}
+    assert tg.runs(tmp_path)[0].run.config == run.config
     assert run["loss"].steps.tolist() == [0, 1, 2, 3]
     assert run["hidden.weight.grad"].steps.tolist() == [0, 1, 2, 3]
     assert "note" not in run

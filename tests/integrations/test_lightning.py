@@ -28,8 +28,9 @@ pytestmark = [
 
 
 class Fitted(LightningModule):
-    def __init__(self, fails_at: int | None = None) -> None:
+    def __init__(self, fails_at: int | None = None, width: int = 8, api_key: str = "") -> None:
         super().__init__()
+        self.save_hyperparameters()
         self.net = Net()
         self.fails_at = fails_at
 
@@ -72,10 +73,12 @@ def test_a_fit_is_watched_at_the_trainers_steps_with_loss_and_metrics(tmp_path: 
     file = tmp_path / "fit.glass"
     fitting = trainer(tmp_path, TorchglassCallback(save=file, verbose=False))
 
-    fitting.fit(Fitted(), batches(5), batches(2))
+    fitting.fit(Fitted(width=16, api_key="a secret"), batches(5), batches(2))
 
     run = tg.open(file)
     assert run.finished
+    assert run.config == {"width": 16}
+    assert b"a secret" not in file.read_bytes()
     assert run["loss"].steps.tolist() == [0, 1, 2, 3, 4]
     assert run["train_loss"].values.tolist() == pytest.approx(run["loss"].values.tolist())
     assert run["net.hidden.weight.grad"].steps.tolist() == [0, 1, 2, 3, 4]

@@ -61,11 +61,16 @@ def trainer(folder: Path, callback: TorchglassCallback, fails: bool = False, **o
 
 def test_a_training_is_watched_at_the_trainers_steps_with_what_it_logs(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
-    training = trainer(tmp_path, TorchglassCallback(save=file, verbose=False))
+    callback = TorchglassCallback(save=file, config={"note": "mine", "seed": 7}, verbose=False)
+    training = trainer(tmp_path, callback, learning_rate=1e-3, hub_token="hf_secret")
 
     training.train()
 
     run = tg.open(file)
+    assert run.config["learning_rate"] == 1e-3
+    assert run.config["per_device_train_batch_size"] == 2
+    assert (run.config["note"], run.config["seed"]) == ("mine", 7)
+    assert b"hf_secret" not in file.read_bytes()
     logged = [(log["step"], log["loss"]) for log in training.state.log_history if "loss" in log]
     assert run.finished
     assert list(zip(run["loss"].steps, run["loss"].values, strict=True)) == logged

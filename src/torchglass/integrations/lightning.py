@@ -22,9 +22,10 @@ else:
 class TorchglassCallback(Callback):
     """Watches the model that the trainer fits. Accepts the options of `torchglass.watch`.
 
-    Steps are numbered by `trainer.global_step`. The run also has the loss and everything that is
-    logged with `self.log`. With `resume="runs/mine.glass"`, a training that continues from a
-    checkpoint continues in the same run.
+    Steps are numbered by `trainer.global_step`. The run also has the loss, everything that is
+    logged with `self.log`, and the `hparams` of model and data module as its settings. With
+    `resume="runs/mine.glass"`, a training that continues from a checkpoint continues in the same
+    run.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -34,7 +35,7 @@ class TorchglassCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._seen = {}
-        self._followed.begin(pl_module)
+        self._followed.begin(pl_module, lambda: _settings(trainer, pl_module))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -81,3 +82,9 @@ class TorchglassCallback(Callback):
         new = {name: value for name, value in now.items() if value is not self._seen.get(name)}
         self._seen = now
         self._followed.log(new)
+
+
+def _settings(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
+    """What `save_hyperparameters` kept of the data module, and of the model."""
+    data = getattr(trainer, "datamodule", None)
+    return {**getattr(data, "hparams", {}), **getattr(model, "hparams", {})}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from torchglass.api.new_run import read_config
+from torchglass.records.run import ConfigValue
 
 if TYPE_CHECKING:
     from torchglass.capture.watch.watcher import Watcher
@@ -29,10 +32,14 @@ class Followed:
         self._numbers: dict[str, float | torch.Tensor] = {}
         """Values logged before the first step."""
 
-    def begin(self, model: nn.Module) -> None:
-        """Start a training; an earlier one that an exception stopped is closed first."""
+    def begin(self, model: nn.Module, settings: Callable[[], object]) -> None:
+        """Start a training; an earlier one that an exception stopped is closed first.
+
+        `settings` returns the trainer's own; those passed as `config` take precedence.
+        """
         self.stop()
-        self._watcher = tg.watch(model, **self._options)
+        config = {**trainer_settings(settings), **read_config(self._options.get("config"))}
+        self._watcher = tg.watch(model, **{**self._options, "config": config})
 
     def begin_step(self, number: int) -> None:
         """Start the step with a number, or continue it."""
@@ -74,6 +81,29 @@ class Followed:
         for name, value in self._numbers.items():
             watcher.log(name, value)
         self._numbers.clear()
+
+
+_SECRET = re.compile(r"(token|secret|password|passwd|credentials?|_key)$", re.IGNORECASE)
+"""Ends of the names of settings that may be secret: `hub_token`, `api_key`."""
+
+
+def trainer_settings(settings: Callable[[], object]) -> dict[str, ConfigValue]:
+    """The settings of a trainer as plain values, without secrets and without those that are None.
+
+    Nobody chose to write them to a file that others will read.
+
+    >>> trainer_settings(lambda: {"lr": 0.1, "hub_token": "x", "model": {"width": 8, "key": None}})
+    {'lr': 0.1, 'model.width': 8}
+    """
+    try:
+        found = read_config(settings())
+    except Exception:  # noqa: BLE001 - the user's own classes; no setting may stop a training
+        return {}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and not _SECRET.search(name)
+    }
 
 
 def numbers_in(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:

@@ -13,7 +13,8 @@ from torchglass.integrations.trainers import Followed
 class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
     """Watches the model that the trainer trains. Accepts the options of `torchglass.watch`.
 
-    Steps are numbered by `state.global_step`. The run also has everything that the trainer logs.
+    Steps are numbered by `state.global_step`. The run also has everything that the trainer logs,
+    and its arguments as settings, without tokens.
     With `resume="runs/mine.glass"`, a training that continues from a checkpoint continues in the
     same run. The trainer does not report exceptions to callbacks: after one, the run stays open
     until the next training, the end of the program, or `close`.
@@ -31,7 +32,7 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         model: nn.Module,
         **others: Any,
     ) -> None:
-        self._followed.begin(model)
+        self._followed.begin(model, args.to_dict)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

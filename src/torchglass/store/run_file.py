@@ -249,6 +249,14 @@ def _continued(begun: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, A
     return {**begun, **renewed, **({"config": config} if config else {})}
 
 
+def add_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Add settings to a run while its writer has it open. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("BEGIN IMMEDIATE")
+        run = _continued(read_meta(connection, "run"), {"config": dict(config)})
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'run'", [json.dumps(run)])
+
+
 def read_meta(connection: sqlite3.Connection, key: str) -> Any:
     """A value of the table "meta", None if absent."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
