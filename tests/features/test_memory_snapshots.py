@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.command_line import main
-from torchglass import errors, memory
+from torchglass import errors, memory, watch
 
 MB = 2**20
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules"
@@ -130,10 +136,10 @@ def test_blocks_belong_to_the_innermost_line_of_the_users_code(file: Path) -> No
     owners = {one.owner: (one.bytes, one.blocks) for one in memory(file).entries}
 
     assert owners == {
-        ("/job/net.py", 12, "forward"): (12 * MB, 2),
-        ("/job/net.py", 20, "forward"): (1 * MB, 1),
-        ("", 0, "no stack recorded"): (2 * MB, 1),
-        ("", 0, "no Python code on the stack"): (MB // 2, 1),
+        ("/job/net.py", 12, "forward", None): (12 * MB, 2),
+        ("/job/net.py", 20, "forward", None): (1 * MB, 1),
+        ("", 0, "no stack recorded", None): (2 * MB, 1),
+        ("", 0, "no Python code on the stack", None): (MB // 2, 1),
     }
 
 
@@ -155,7 +161,7 @@ def test_code_of_torch_and_of_packages_is_not_the_users(file: str, is_the_users:
 
     [only] = memory("one.pkl").entries
 
-    assert only.owner == ((file, 5, "inner") if is_the_users else ("/job/net.py", 7, "forward"))
+    assert only.owner[:3] == ((file, 5, "inner") if is_the_users else ("/job/net.py", 7, "forward"))
 
 
 def test_pools_say_why_a_request_fails_though_enough_is_free(file: Path) -> None:
@@ -189,7 +195,7 @@ def test_the_peak_is_found_in_a_history_that_begins_late(file: Path) -> None:
     assert peak.event == 2
     assert sum(one.bytes for one in peak.owners) == peak.bytes
     assert peak.owners[2].blocks == 2, "two blocks were allocated before the history"
-    assert {one.owner[1:]: one.bytes for one in peak.owners} == {
+    assert {one.owner[1:3]: one.bytes for one in peak.owners} == {
         (12, "forward"): 11 * MB,
         (14, "forward"): 5 * MB,
         (20, "forward"): 1 * MB,
@@ -275,6 +281,114 @@ def test_what_is_no_snapshot_gets_one_line_that_says_what_to_do(
     assert "Traceback" not in capsys.readouterr().err
 
 
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.query(x)
+        return torch.softmax(query * self.key(x), -1)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Attention() for _ in range(3)])
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self._end(x)
+
+    def _end(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x * 2
+        found: torch.Tensor = self.head(self.body(scaled))
+        return found
+
+
+class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the Python stack of each op, as torch records it for each allocation."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.blocks: list[dict[str, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frames = [
+            frame(at.f_code.co_filename, line, at.f_code.co_name)
+            for at, line in traceback.walk_stack(sys._getframe(1))
+        ]
+        if str(func) != "aten.t.default":
+            self.blocks.append(used(MB, frames))
+        return func(*args, **(kwargs or {}))
+
+
+def recorded_forward(model: nn.Module) -> Path:
+    x = torch.ones(2, 8)
+    with Recorded() as mode, torch.no_grad():
+        model(x)
+    where = Path("forward.pickle")
+    where.write_bytes(pickle.dumps({"segments": [segment(0, *mode.blocks)]}))
+    return where
+
+
+EXPECTED = {
+    "blocks.*.query": 3,
+    "blocks.*.key": 3,
+    "blocks.*": 6,
+    "": 1,
+    "body.*": 2,
+    "body.1": 1,
+    "head": 1,
+}
+
+
+def modules_of(taken: Any) -> Counter[str | None]:
+    found: Counter[str | None] = Counter()
+    for one in taken.entries:
+        found[one.owner.module] += one.blocks
+    return found
+
+
+def test_with_the_model_each_block_has_the_module_that_was_running() -> None:
+    taken = memory(recorded_forward(Net()), Net())
+
+    assert modules_of(taken) == EXPECTED
+    assert "blocks.*.query · " in str(taken)
+    assert "(model) · " in str(taken)
+    assert {one["module"] for one in taken.to_dict()["entries"]} == {*EXPECTED}
+
+
+def test_a_watched_run_is_as_good_as_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Net()
+    with watch(model, save="run.glass", verbose=False):
+        model(torch.ones(2, 8)).sum().backward()
+    file = recorded_forward(model)
+
+    assert modules_of(memory(file, "run.glass")) == EXPECTED
+    assert main(["memory", file.name, "--of", "run.glass"]) == 0
+    assert "blocks.*.key · " in capsys.readouterr().out
+    assert main(["memory", "net.py:Net", "--of", "run.glass"]) == 2
+    assert "--of is for memory snapshots" in capsys.readouterr().err
+
+
+def test_code_in_another_folder_is_found_by_the_name_of_its_file() -> None:
+    file = recorded_forward(Net())
+    here, there = str(Path(__file__).parent).encode(), b"/cluster/job"
+    content = pickle.loads(file.read_bytes())
+    text = json.dumps(content).encode().replace(here, there)
+    file.write_bytes(pickle.dumps(json.loads(text)))
+
+    assert modules_of(memory(file, Net())) == EXPECTED
+
+
+def test_blocks_outside_of_the_model_have_no_module(file: Path) -> None:
+    assert {one.owner.module for one in memory(file, Net()).entries} == {None}
+
+
 def test_every_cut_of_a_file_is_an_error_of_ours() -> None:
     whole = pickle.dumps(a_training())
     for length in range(0, len(whole) - 1, 7):
@@ -286,7 +400,7 @@ def test_every_cut_of_a_file_is_an_error_of_ours() -> None:
 def test_a_missing_file_and_needless_arguments_are_named(file: Path) -> None:
     with pytest.raises(errors.TargetError, match=r"nowhere\.pickle: No such file"):
         memory("nowhere.pickle")
-    with pytest.raises(errors.TargetError, match="pass the file alone"):
+    with pytest.raises(errors.TargetError, match="pass the file, and a model or run"):
         memory(file, fake=True)
 
 
@@ -316,5 +430,5 @@ def test_the_json_follows_its_schema_and_the_csv_has_a_line_per_owner(
         assert {*document[part][0]} == {*schema["$defs"][name]["properties"]}
     assert {*document} == {*schema["properties"]}
     assert document["split_bytes"] == 8 * MB + MB // 2
-    assert memory(file).to_csv().splitlines()[1].startswith("/job/net.py,12,forward,2,12582912,")
+    assert memory(file).to_csv().splitlines()[1].startswith(",/job/net.py,12,forward,2,12582912,")
     assert "net.py:12 forward" in memory(file).to_html()

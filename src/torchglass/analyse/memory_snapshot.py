@@ -8,12 +8,14 @@ from __future__ import annotations
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+from torchglass.analyse.frame_modules import FrameModules
 from torchglass.errors import TargetError, UnsafeFileError
+from torchglass.records.model import Model
 
 _WRITE = "Write one with torch.cuda.memory._dump_snapshot(file)."
 _NOT_THE_USERS = re.compile(
@@ -37,6 +39,8 @@ class Owner(NamedTuple):
     """Empty if no line is known; then `function` says why."""
     line: int
     function: str
+    module: str | None = None
+    """The path of the module that ran, with `*` for what is not known; None if none is known."""
 
 
 NOT_RECORDED = Owner("", 0, "no stack recorded")
@@ -140,8 +144,14 @@ class _PlainUnpickler(pickle.Unpickler):
         raise TargetError(f"it is not a memory snapshot. {_WRITE}")
 
 
-def read_snapshot(file: BinaryIO) -> Snapshot:
+FrameList = Sequence[Mapping[str, Any]]
+OwnerOf = Callable[[FrameList | None], Owner]
+
+
+def read_snapshot(file: BinaryIO, model: Model | None = None) -> Snapshot:
     """The contents of a file, without running anything that is in it.
+
+    The owners have the modules of a model, if there is one.
 
     Raises:
         UnsafeFileError: It refers to a class or a function.
@@ -161,15 +171,16 @@ def read_snapshot(file: BinaryIO) -> Snapshot:
         raise TargetError(f"it is a pickle, but not a memory snapshot. {_WRITE}")
     try:
         traces = content.get("device_traces") or ()
+        owner = partial(owner_of, modules=FrameModules(model) if model else None)
         return Snapshot(
-            tuple(map(_segment, content["segments"])),
-            tuple(tuple(map(_event, events)) for events in traces),
+            tuple(_segment(part, owner) for part in content["segments"]),
+            tuple(tuple(_event(part, owner) for part in events) for events in traces),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TargetError(f"it is not in the format of torch's memory snapshots: {error}") from None
 
 
-def _segment(part: Mapping[str, Any]) -> Segment:
+def _segment(part: Mapping[str, Any], owner: OwnerOf) -> Segment:
     pool, kind = tuple(part.get("segment_pool_id") or (0, 0)), str(part["segment_type"])
     private = "" if pool == (0, 0) else f", private {'.'.join(map(str, pool))}"
     return Segment(
@@ -177,28 +188,28 @@ def _segment(part: Mapping[str, Any]) -> Segment:
         _number(part, "device", 0),
         _number(part, "stream", 0),
         kind + private,
-        tuple(_blocks(part["blocks"], _number(part, "address", 0))),
+        tuple(_blocks(part["blocks"], _number(part, "address", 0), owner)),
     )
 
 
-def _blocks(parts: Iterable[Mapping[str, Any]], address: int) -> Iterator[SegmentBlock]:
+def _blocks(
+    parts: Iterable[Mapping[str, Any]], address: int, owner: OwnerOf
+) -> Iterator[SegmentBlock]:
     for part in parts:
         size = _number(part, "size")
         address = _number(part, "address", address)
         requested = _number(part, "requested_size", size)
-        yield SegmentBlock(
-            address, size, requested, str(part["state"]), owner_of(part.get("frames"))
-        )
+        yield SegmentBlock(address, size, requested, str(part["state"]), owner(part.get("frames")))
         address += size
 
 
-def _event(part: Mapping[str, Any]) -> Event:
+def _event(part: Mapping[str, Any], owner: OwnerOf) -> Event:
     return Event(
         str(part["action"]),
         _number(part, "addr", 0),
         _number(part, "size", 0),
         _number(part, "device_free", 0),
-        owner_of(part.get("frames")),
+        owner(part.get("frames")),
     )
 
 
@@ -209,7 +220,7 @@ def _number(part: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
-def owner_of(frames: Sequence[Mapping[str, Any]] | None) -> Owner:
+def owner_of(frames: FrameList | None, modules: FrameModules | None = None) -> Owner:
     """The innermost line of the user's code; without one, of any Python code."""
     if not frames:
         return NOT_RECORDED
@@ -219,7 +230,8 @@ def owner_of(frames: Sequence[Mapping[str, Any]] | None) -> Owner:
     found = next(users, None) or next(iter(called or python), None)
     if found is None:
         return NO_PYTHON
-    return Owner(str(found["filename"]), _number(found, "line"), str(found["name"]))
+    module = modules.path(python) if modules is not None else None
+    return Owner(str(found["filename"]), _number(found, "line"), str(found["name"]), module)
 
 
 @cache

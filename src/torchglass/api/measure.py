@@ -141,7 +141,7 @@ def unregister_flops(op: Any) -> None:
 
 
 @overload
-def memory(model: str | os.PathLike[str]) -> MemorySnapshot: ...
+def memory(model: str | os.PathLike[str], of: Any = None, /) -> MemorySnapshot: ...
 
 
 @overload
@@ -170,9 +170,10 @@ def memory(
     Parameters, gradients, buffers and random state are unchanged afterwards.
 
     Args:
-        model: A module, or any function of tensors. Alone, also a file written by
-            `torch.cuda.memory._dump_snapshot`: read without a GPU, and without running its code.
-        *inputs: Positional arguments of the forward.
+        model: A module, or any function of tensors. Or a file that
+            `torch.cuda.memory._dump_snapshot` wrote: read without a GPU, without running its code.
+        *inputs: Positional arguments of the forward. For a file, the model that ran, or a run of
+            it that was watched: its modules are shown beside the lines of code.
         backward: Also run the backward. False computes no gradients at all.
         optimizer: Also run an optimizer step, on copies: a name such as "adamw", a class, a
             function that takes parameters, or your optimizer.
@@ -203,22 +204,29 @@ def memory(
     from torchglass.results.memory import Memory
 
     if isinstance(model, (str, os.PathLike)):
-        if inputs or kwargs or optimizer is not None or loss is not None or fake or not backward:
-            raise TargetError("a memory snapshot is only read: pass the file alone")
-        return _snapshot(Path(model))
+        if kwargs or optimizer is not None or loss is not None or fake or not backward:
+            raise TargetError("a memory snapshot is only read: pass the file, and a model or run")
+        return _snapshot(Path(model), *inputs)
     if optimizer is not None:
         _expect_optimizer(optimizer)
     step: Any = {"backward": backward, "optimizer": optimizer, "loss": loss}
     return Memory(*measure(model, inputs, kwargs, fake=fake, **step))
 
 
-def _snapshot(path: Path) -> MemorySnapshot:
+def _snapshot(path: Path, of: Any = None) -> MemorySnapshot:
     from torchglass.analyse.memory_snapshot import read_snapshot
     from torchglass.results.memory_snapshot import MemorySnapshot
+    from torchglass.targets.names import resolve
+    from torchglass.targets.readers import read, reader_of_result
 
+    model = None
+    if of is not None:
+        target = resolve(of)
+        reader = reader_of_result(target)
+        model = reader.model() if reader is not None else read(target)
     try:
         with path.open("rb") as file:
-            return MemorySnapshot(path.name, read_snapshot(file))
+            return MemorySnapshot(path.name, read_snapshot(file, model))
     except OSError as error:
         raise TargetError(f"cannot read {path}: {error.strerror}") from None
     except TargetError as error:

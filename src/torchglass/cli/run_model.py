@@ -144,6 +144,7 @@ def memory(
     fake: Flag = False,
     ops: Flag = False,
     peak: Flag = False,
+    of: str | None = None,
     report: ReportOptions = DEFAULTS,
 ) -> None:
     """Measure the memory of each module in a training step, and what the peak consists of.
@@ -152,7 +153,7 @@ def memory(
     torchglass memory torchvision.models:resnet18 --input 8x3x224x224 --optimizer adamw
     torchglass memory net.py:Net --input 8x16 --no-backward --peak
     torchglass memory net.py:Net --input 4096x16 --fake --json memory.json
-    torchglass memory snapshot.pickle --peak
+    torchglass memory snapshot.pickle --peak --of run.glass
     ```
 
     `snapshot.pickle` is a file of `torch.cuda.memory._dump_snapshot`. It is read without a GPU.
@@ -167,15 +168,20 @@ def memory(
         Also print the ops that allocate most.
     peak
         Also print what the peak consists of.
+    of
+        The model or the watched run that a snapshot is of, to show its modules: `net.py:Net`,
+        `run.glass`.
     """
     from torchglass.api import measure
 
+    if of is not None and target.suffix not in _SNAPSHOTS:
+        raise TargetError("--of is for memory snapshots: omit it")
     if target.suffix in _SNAPSHOTS:
         given = (input, optimizer, fake, ops, not backward, report.sort, report.depth is not None)
         if any(given):
-            raise TargetError("a memory snapshot is only read: it takes --peak and the formats")
+            raise TargetError("a memory snapshot is only read: it takes --peak, --of and formats")
         report.check()
-        snapshot = measure.memory(target)
+        snapshot = measure.memory(target, of)
         report.show(snapshot, more=[snapshot.peak_table(width=terminal_width())] if peak else [])
         return
     if optimizer is not None and not backward:

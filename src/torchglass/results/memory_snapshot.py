@@ -235,6 +235,7 @@ class MemorySnapshot(ListReport[OwnerMemory]):
 def _owner_columns(heading: str, whole: int) -> list[Column[OwnerMemory]]:
     return [
         Column("owner", heading, lambda one: harmless(_name(one.owner)), right=False),
+        Column("module", value=lambda one: one.owner.module),
         Column("file", value=lambda one: one.owner.file),
         Column("line", value=lambda one: one.owner.line),
         Column("function", value=lambda one: one.owner.function),
@@ -250,11 +251,12 @@ def _owner_columns(heading: str, whole: int) -> list[Column[OwnerMemory]]:
 
 
 def _name(owner: Owner) -> str:
-    """The line of an owner; of its file the last two parts."""
+    """The module and the line of an owner; of its file the last two parts."""
     if not owner.file:
         return owner.function
     file = "/".join(PurePath(owner.file.replace("\\", "/")).parts[-2:])
-    return f"{file}:{owner.line} {owner.function}"
+    module = "" if owner.module is None else f"{owner.module or '(model)'} · "
+    return f"{module}{file}:{owner.line} {owner.function}"
 
 
 def _size(heading: str, field: str, spare: int = 0) -> Column[PoolMemory]:
