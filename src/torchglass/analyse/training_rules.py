@@ -231,12 +231,14 @@ def _dead_units(view: StepView, _: TrainingHistory) -> Iterator[Problem]:
         if path in paths and _base(name).startswith("input") and ".grad" not in name
         if not all(map(_is_zero, parts))
     }
-    for path, name in dict.fromkeys(one.key for one in zero):
+    firsts: dict[SeriesKey, Observation] = {}
+    for one in zero:
+        firsts.setdefault(one.key, one)
+    for (path, name), seen in firsts.items():
         # The output of a container is the output of the last module in it.
         if path in above or (path, _prefix(name)) not in fed:
             continue
         if all(map(_is_zero, tensors.get((path, name), ()))):
-            seen = next(each for each in zero if each.key == (path, name))
             message = f"{_module(path, name)} is dead: all outputs are 0"
             yield Problem("warning", "dead-units", message, seen, {"zeros": 1.0})
 
@@ -340,6 +342,24 @@ class _GradientReach:
                     self._outputs[path] = max(self._outputs.get(path, 0.0), norm)
         self._largest = max(self._outputs.values(), default=0.0)
 
+    @cached_property
+    def _ends(self) -> list[Sequence[Stats]]:
+        """The outputs of the model."""
+        return [
+            parts
+            for (path, name), parts in self._tensors.items()
+            if not path and name.startswith("output") and ".grad" not in name
+        ]
+
+    @cached_property
+    def _gradients(self) -> dict[str, float]:
+        """The largest gradient of the parameters of each module."""
+        largest: dict[str, float] = {}
+        for (path, name), parts in self._tensors.items():
+            if _is_gradient_of_parameter(name):
+                largest[path] = max(largest.get(path, 0.0), *map(_size, parts))
+        return largest
+
     @property
     def is_held_back(self) -> bool:
         """Whether a trained factor is still almost zero, but has a gradient that will open it.
@@ -374,14 +394,11 @@ class _GradientReach:
 
         Two outputs with the same statistics are the same one.
         """
-        ends = [
-            parts
-            for (at, name), parts in self._tensors.items()
-            if not at and name.startswith("output") and ".grad" not in name
-        ]
+        if len(self._ends) < 2:
+            return False
         around = (path, *(above for above in _above(path) if above))
         own = [self._tensors.get((at, "output")) for at in around]
-        return len(ends) > 1 and any(parts in ends for parts in own if parts)
+        return any(parts in self._ends for parts in own if parts)
 
     def is_cancelled(self, one: Observation) -> bool:
         """Whether a gradient is small although its module does receive gradients."""
@@ -393,13 +410,7 @@ class _GradientReach:
             return not _size(one.stats)
         if self._largest and path in self._outputs:
             return self._outputs[path] >= self._largest * _CANCELLED_SHARE
-        own = [
-            parts
-            for (at, name), parts in self._tensors.items()
-            if at == path and _is_gradient_of_parameter(name)
-        ]
-        largest = max((_size(stats) for parts in own for stats in parts), default=0.0)
-        return largest * _VANISHING_SHARE > _size(one.stats)
+        return self._gradients.get(path, 0.0) * _VANISHING_SHARE > _size(one.stats)
 
 
 def _is_closed(parts: Sequence[Stats]) -> bool:
