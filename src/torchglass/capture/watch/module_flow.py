@@ -305,6 +305,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def _end_of_pass(self, output: Any, error: BaseException | None) -> None:
         try:
+            self._graphs.stop()
             if self._is_away:
                 add_observer(self)
                 self._is_away = False
@@ -327,9 +328,9 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._watcher.end_forward(output)
         if self._values is not None:
             self._graphs.end(tuple(self._shape) if error is None else None)
-            if self._is_looked_at and isinstance(output, Tensor):
+            if self._is_looked_at:
                 with quietly():
-                    self._facts.probes.ask_for_negative(output, self._watcher.step_of_pass)
+                    self._facts.probes.end_pass(output, self._watcher.step_of_pass)
         if self._training and self._watcher.wants_backward():
             with quietly():
                 self._notice_backward_of(output)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from torchglass.capture.tensor.description import Args, Kwargs
-from torchglass.capture.tensor.device_reads import Array, DeviceReads, is_capturing, is_remote
+from torchglass.capture.tensor.device_reads import Array, DeviceReads, is_capturing
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.watch.parameter_facts import ThinnedTrack
@@ -37,6 +38,8 @@ _MOST_SENT = 1 << 12
 _MOVES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose")
 """The autograd nodes of operations that only move values."""
 _MOST_BATCHES = 1 << 10
+_PORTION_BYTES = 1 << 20
+"""The samples that are measured together: as many as fit in a core's cache."""
 
 Measured = float | torch.Tensor | None
 """A tensor may be on a device, and its mean is read later. NaN means nothing to measure."""
@@ -186,17 +189,14 @@ def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     return drift
 
 
-def _variation(samples: torch.Tensor) -> float | None:
-    """How much samples differ, relative to their size."""
-    size = float(samples.square().mean().sqrt())
-    if not (size > 0 and math.isfinite(size)):
-        return None if size else 0.0
-    return float(samples.std(0).square().mean().sqrt()) / size
-
-
 def _part(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
     return flat if len(flat) <= _MOST_VALUES else flat[:: len(flat) // _MOST_VALUES + 1]
+
+
+def _mean(array: Array) -> float:
+    # For a single value numpy takes longer than for all else.
+    return float(array.item() if array.size == 1 else array.mean())
 
 
 def _share(condition: torch.Tensor) -> Measured:
@@ -236,6 +236,8 @@ class OpProbes:
     def __init__(self, reads: DeviceReads) -> None:
         self._reads = reads
         self._tracks: dict[tuple[str, str, str], dict[int, float]] = {}
+        self._outputs: dict[tuple[int, ...], list[tuple[str, int, Array]]] = {}
+        """Samples of outputs that are not measured yet, by shape: their paths and steps."""
 
     def see(self, event: OpEvent, path: str, step: int) -> None:
         """Measure an operation that ran in the module at a path."""
@@ -263,15 +265,32 @@ class OpProbes:
         with torch.no_grad():
             samples = output.detach()[:64].flatten(1)
             samples = samples[:, :: samples.shape[1] // _MOST_FEATURES + 1]
-            samples = samples.to(torch.float32, copy=is_remote(samples))
+            # A copy, because the program may overwrite it.
+            samples = samples.to(torch.float32, copy=True)
+            self._reads.later(samples, partial(self._put_aside, path, step))
 
-            def see(array: Array) -> None:
-                seen = torch.from_numpy(array)
-                self.put(path, "output", _VARIATION, _variation(seen), step)
-                if min(seen.shape) >= _FEWEST_FOR_RANK:
-                    self.put(path, "output", _RANK, _effective_rank(seen), step)
+    def _put_aside(self, path: str, step: int, samples: Array) -> None:
+        """Measure the samples of an output together with others of their shape."""
+        for kind in (_VARIATION, _RANK):
+            # The order of the records is that of the calls.
+            self._tracks.setdefault((path, "output", kind.measure), {})
+        batch = self._outputs.setdefault(samples.shape, [])
+        batch.append((path, step, samples))
+        if len(batch) * samples.nbytes >= _PORTION_BYTES:
+            self._measure_outputs(samples.shape)
 
-            self._reads.later(samples, see)
+    def _measure_outputs(self, shape: tuple[int, ...]) -> None:
+        batch = self._outputs.pop(shape)
+        stack = torch.from_numpy(np.stack([samples for _, _, samples in batch]))
+        for (path, step, _), variation, rank in zip(batch, *_spread(stack), strict=True):
+            self._keep(path, "output", _VARIATION, step, variation)
+            if min(shape) >= _FEWEST_FOR_RANK:
+                self._keep(path, "output", _RANK, step, rank)
+
+    def measure_outputs(self) -> None:
+        """Measure all outputs that were put aside."""
+        for shape in list(self._outputs):
+            self._measure_outputs(shape)
 
     def see_input(self, given: torch.Tensor, step: int) -> None:
         """Measure how much the samples of a batch differ."""
@@ -284,7 +303,13 @@ class OpProbes:
             differ = (samples != samples[:1]).any(1).float().mean()
             self.put("", "input", _DIFFERENT, differ, step)
 
-    def ask_for_negative(self, output: torch.Tensor, step: int) -> None:
+    def end_pass(self, output: Any, step: int) -> None:
+        """A forward has returned."""
+        self.measure_outputs()
+        if isinstance(output, torch.Tensor):
+            self._ask_for_negative(output, step)
+
+    def _ask_for_negative(self, output: torch.Tensor, step: int) -> None:
         """Measure how often the loss wants negative values from a ReLU at the end of the model."""
         node = output.grad_fn
         while node is not None and node.name().startswith(_MOVES):
@@ -301,21 +326,22 @@ class OpProbes:
         output.register_hook(measure)  # type: ignore[no-untyped-call]
 
     def put(self, path: str, function: str, kind: ProbeKind, value: Measured, step: int) -> None:
-        """Keep a measurement; the worst one if there are several in one step."""
-
-        def keep(array: Array | float) -> None:
-            found = float(np.mean(array))
-            if found == found:
-                track = self._tracks.setdefault((path, function, kind.measure), {})
-                track[step] = kind.worst(track[step], found) if step in track else found
-
+        """Keep a measurement, or the mean of several."""
         if isinstance(value, torch.Tensor):
-            self._reads.later(value, keep)
+            keep = partial(self._keep, path, function, kind, step)
+            self._reads.later(value, lambda array: keep(_mean(array)))
         elif value is not None:
-            keep(value)
+            self._keep(path, function, kind, step, value)
+
+    def _keep(self, path: str, function: str, kind: ProbeKind, step: int, value: float) -> None:
+        """Keep a number that is not NaN; the worst one if there are several in one step."""
+        if value == value:
+            track = self._tracks.setdefault((path, function, kind.measure), {})
+            track[step] = kind.worst(track[step], value) if step in track else value
 
     def records(self) -> tuple[Probe, ...]:
         """All measurements."""
+        self.measure_outputs()
         return tuple(
             Probe(
                 path=path,
@@ -324,15 +350,27 @@ class OpProbes:
                 track=Track(steps=tuple(values), values=tuple(values.values())),
             )
             for (path, function, measure), values in self._tracks.items()
+            if values
         )
 
 
-def _effective_rank(samples: torch.Tensor) -> float:
-    """How many directions the samples differ in: 1 if they are on a line."""
-    centered = samples - samples.mean(0)
-    products = centered @ centered.T
-    total = float(products.square().sum())
-    return float(products.trace()) ** 2 / total if total > 0 else 0.0
+def _spread(stack: torch.Tensor) -> tuple[list[float], list[float]]:
+    """How much the samples of each batch differ.
+
+    Relative to their size, and in how many directions: 1 if the samples are on a line.
+    """
+    _, count, width = stack.shape
+    size = torch.linalg.vector_norm(stack, dim=(1, 2)).double() / math.sqrt(count * width)
+    rest = stack - stack.mean(1, keepdim=True)
+    length = torch.linalg.vector_norm(rest, dim=(1, 2)).double()
+    spread = length / math.sqrt((count - 1) * width) / size
+    # Batches without a size do not differ; those that are not finite are not measured.
+    variation = torch.where(size > 0, spread, size).where(size.isfinite(), math.nan)
+    other = rest.transpose(1, 2)
+    products = torch.bmm(rest, other) if count <= width else torch.bmm(other, rest)
+    total = products.square().sum((1, 2)).double()
+    ranks = torch.where(total > 0, length.pow(4) / total, 0.0)
+    return variation.tolist(), ranks.tolist()
 
 
 _RANK = ProbeKind("effective rank", lambda args, kwargs, output: None, min)

@@ -17,12 +17,13 @@ from torch import nn
 
 from torchglass.analyse.call_graph import call_graph, union
 from torchglass.analyse.signatures import facts_of
+from torchglass.capture.torch_internals import DisableTorchFunction
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
-from torchglass.capture.trace.op_mode import OpEvent, OpMode
+from torchglass.capture.trace.op_mode import OpEvent, OpListener, OpMode
 from torchglass.capture.trace.pass_recorder import Event, PassRecorder
 from torchglass.capture.trace.saved_tensors import Snapshots
-from torchglass.errors import deferred_signals, undo_reliably
+from torchglass.errors import Fence, deferred_signals, undo_reliably
 from torchglass.records.model import Model
 from torchglass.records.trace import Graph, OpId, TraceRecord
 
@@ -34,39 +35,72 @@ _MOST_SHAPES = 32
 _MOST_TRIES = 32
 """The most passes that are traced to find one path again."""
 
+_fence = Fence("some operations were not measured")
+
+Probe = Callable[[OpEvent], None]
+"""Is given each operation of a pass."""
+
+
+class _OpSequence:
+    """The operations of a pass, by their functions, autograd nodes and dtypes.
+
+    It is also the listener of a pass that is probed and not traced: no records are made.
+    """
+
+    current = None
+
+    def __init__(self, probe: Probe | None) -> None:
+        self._probe = probe
+        self._kinds: list[tuple[object, ...]] = []
+
+    def note(self, event: OpEvent) -> None:
+        """An op ran."""
+        self._kinds.append((event.function, event.grad_fn, getattr(event.output, "dtype", None)))
+        if self._probe is not None:
+            self._probe(event)
+
+    def seen(self, event: OpEvent) -> Any:
+        """An op ran; returns what its caller gets."""
+        with DisableTorchFunction():
+            self.note(event)
+        return event.output
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """No tensor is kept, so nothing must be copied before it is overwritten."""
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """The pass ends with the exception."""
+
+    def missed(self, problem: Exception) -> None:
+        """Our own error at an op, which runs anyway."""
+        _fence.caught(problem)
+
+    def key(self) -> int:
+        """The same for the same sequence."""
+        return hash(tuple(self._kinds))
+
 
 class _Tracing:
     """A pass that is being traced."""
 
-    def __init__(self, model: nn.Module, probe: Callable[[OpEvent], None] | None) -> None:
+    def __init__(self, model: nn.Module, sequence: _OpSequence) -> None:
         self._assembly = Assembly(model, lambda op, calls: False)
-        self._probe = probe
+        self._sequence = sequence
         self.recorder = PassRecorder(model, keep=self._keep)
         # No tensor is kept, so nothing must be copied before it is overwritten.
         self.recorder.snapshots = Snapshots(())
-        self.recorder.before_write = _nothing  # type: ignore[method-assign]
+        self.recorder.before_write = sequence.before_write  # type: ignore[method-assign]
         self._attached: dict[OpId, str] = {}
-        self._modes = contextlib.ExitStack()
-        try:
-            self._modes.enter_context(fused_paths_kept())
-            self._modes.enter_context(mode_on(OpMode(self.recorder)))
-        except BaseException:
-            self._modes.close()
-            raise
 
     def _keep(self, number: int, event: Event) -> bool:
-        if self._probe is not None and isinstance(event, OpEvent):
-            self._probe(event)
+        if isinstance(event, OpEvent):
+            self._sequence.note(event)
         return self._assembly.add(number, event)
 
     def attached(self, name: str) -> None:
         """The last op created a named tensor."""
         if self._assembly.ops:
             self._attached[self._assembly.ops[-1].id] = name
-
-    def stop(self) -> None:
-        """Stop observing ops."""
-        self._modes.close()
 
     def trace(self) -> TraceRecord:
         """What was seen."""
@@ -75,10 +109,6 @@ class _Tracing:
     def graph(self, trace: TraceRecord, facts: Mapping[str, Mapping[str, str]]) -> Graph:
         """The graph of what was seen."""
         return call_graph(trace, facts=facts, attached=self._attached)
-
-
-def _nothing(written: tuple[torch.Tensor, ...]) -> None:
-    """A placeholder for copies that are not needed."""
 
 
 class PassGraphs:
@@ -100,6 +130,12 @@ class PassGraphs:
         self._seen: Counter[Shape] = Counter()
         self._untraced: set[Shape] = set()
         self._tracing: _Tracing | None = None
+        self._sequence: _OpSequence | None = None
+        self._sequences: set[int] = set()
+        """The sequences of operations that were seen."""
+        self._is_new_sequence = False
+        """Whether one of them was not traced."""
+        self._modes = contextlib.ExitStack()
         self._tries = 0
         """How many passes were traced since a new path was found."""
         self._is_stale = False
@@ -111,23 +147,38 @@ class PassGraphs:
         *,
         training: bool,
         arguments: tuple[str, ...] = (),
-        probe: Callable[[OpEvent], None] | None = None,
+        probe: Probe | None = None,
         is_wanted: bool = False,
     ) -> bool:
         """A pass begins with tensors at these places; whether its calls are to be shown.
 
-        If it is wanted or has a `probe`, which is given each operation, it is traced in any case.
+        `probe` is given each operation. A pass with one is traced if it is wanted, or if the last
+        such pass had operations that no pass had before.
         """
         self.stop()
-        self._tracing = None
+        self._tracing = self._sequence = None
         model = self._model()
         is_new = self._wants_to_trace(arguments)
-        if model is not None and (is_new or is_wanted or probe is not None):
+        is_traced = is_new or is_wanted or self._is_new_sequence
+        if model is None or not (is_traced or probe is not None):
+            return False
+        self._sequence = _OpSequence(probe)
+        if is_traced:
             self._arguments.add(arguments)
             self._tries += is_new
-            with deferred_signals():
-                self._tracing = _Tracing(model, probe)
-        return self._tracing is not None
+            self._is_new_sequence = False
+            self._tracing = _Tracing(model, self._sequence)
+        self._observe_ops(self._sequence if self._tracing is None else self._tracing.recorder)
+        return is_traced
+
+    def _observe_ops(self, listener: OpListener) -> None:
+        with deferred_signals():
+            try:
+                self._modes.enter_context(fused_paths_kept())
+                self._modes.enter_context(mode_on(OpMode(listener)))
+            except BaseException:
+                self._modes.close()
+                raise
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call of the traced pass begins."""
@@ -143,10 +194,10 @@ class PassGraphs:
                     self.stop()
 
     def stop(self) -> None:
-        """Stop observing ops of the traced pass."""
-        if self._tracing is not None:
+        """Stop observing the operations of the pass."""
+        if self._sequence is not None:
             with deferred_signals():
-                undo_reliably(self._tracing.stop)
+                undo_reliably(self._modes.close)
 
     def attached(self, name: str) -> None:
         """The last created tensor got a name."""
@@ -157,8 +208,11 @@ class PassGraphs:
         """The pass ended and took this path; None if it raised."""
         self.stop()
         tracing, self._tracing = self._tracing, None
+        sequence, self._sequence = self._sequence, None
         if shape is None:
             return
+        if sequence is not None:
+            self._learn_sequence(sequence.key(), is_traced=tracing is not None)
         self._seen[shape] += 1
         self._is_stale = True
         if tracing is not None:
@@ -173,6 +227,11 @@ class PassGraphs:
         elif shape not in self._graphs and len(self._untraced) < _MOST_SHAPES:
             self._untraced.add(shape)
             self._tries = 0
+
+    def _learn_sequence(self, key: int, *, is_traced: bool) -> None:
+        if key not in self._sequences and len(self._sequences) < _MOST_SHAPES:
+            self._sequences.add(key)
+            self._is_new_sequence = not is_traced
 
     def write(self) -> None:
         """Write the graph as it is now."""
