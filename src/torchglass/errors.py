@@ -374,6 +374,35 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+_FEWER = 16
+_steps_recorded: set[object] = set()
+_usual_thresholds: tuple[int, int, int] | None = None
+
+
+def collect_less(step: object) -> None:
+    """Let the garbage collector run less often until `collect_as_usual` is called with this object.
+
+    Thousands of objects live through a recorded step, and every collection visits all of them.
+    """
+    global _usual_thresholds  # noqa: PLW0603 - there is one garbage collector
+    if not _steps_recorded:
+        _usual_thresholds = gc.get_threshold()
+        first, *others = _usual_thresholds
+        gc.set_threshold(first * _FEWER, *others)
+    _steps_recorded.add(step)
+
+
+def collect_as_usual(step: object) -> None:
+    """End `collect_less`; the last one restores what was there before, unless that has changed."""
+    if step not in _steps_recorded:
+        return
+    _steps_recorded.discard(step)
+    if not _steps_recorded and _usual_thresholds is not None:
+        first, *others = _usual_thresholds
+        if gc.get_threshold() == (first * _FEWER, *others):
+            gc.set_threshold(first, *others)
+
+
 def expect_module(model: object, verb: str) -> None:
     """Reject a model that is not an nn.Module."""
     # Where torch was never imported there are no modules.

@@ -142,12 +142,27 @@ class TensorBatch(Generic[AnyReading]):
     def bytes(self) -> int:
         return self._matrix.nbytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it must be taken before the next `put`."""
+        return not self._free
+
     def put(self, tensor: torch.Tensor, reading: AnyReading) -> bool:
         """Copy a tensor that has no gradient; returns whether the batch is full."""
         self._rows[-self._free].copy_(tensor)
         self._readings.append(reading)
         self._free -= 1
         return not self._free
+
+    def put_all(self, tensors: Sequence[torch.Tensor], readings: Sequence[AnyReading]) -> int:
+        """Copy as many tensors as there is room for; returns how many."""
+        count = min(self._free, len(tensors))
+        start = len(self._rows) - self._free
+        with torch.no_grad():
+            torch.stack(tensors[:count], out=self._matrix[start : start + count])
+        self._readings += readings[:count]
+        self._free -= count
+        return count
 
     def take(self) -> tuple[torch.Tensor, list[AnyReading]]:
         """The rows, valid until the next `put`, and their readings."""
@@ -221,18 +236,39 @@ class TensorReader(Generic[AnyReading]):
         self, key: tuple[TensorKind, bool], tensor: torch.Tensor, reading: AnyReading
     ) -> bool:
         """Measure a tensor later, together with others of its kind; False if it cannot wait."""
-        # Inside vmap or grad a tensor exists only until the transform ends. FSDP frees storages
-        # between passes, and a freed one must not be read.
-        if is_functorch_wrapped_tensor(tensor) or not tensor.untyped_storage().nbytes():
+        if not _has_memory(tensor):
             return False
         reading.is_pending = True
         with self._lock:
-            batch = self._batches.get(key)
-            if batch is None:
-                batch = self._batches[key] = self._new_batch(tensor)
+            batch = self._batch_of(key, tensor)
             if batch.put(tensor.detach() if tensor.requires_grad else tensor, reading):
                 self._measure(batch)
         return True
+
+    def _put_all_aside(
+        self,
+        kind: TensorKind,
+        tensors: Sequence[torch.Tensor],
+        readings: Sequence[AnyReading],
+    ) -> None:
+        """Measure tensors of one kind, which have memory, together."""
+        for reading in readings:
+            reading.is_pending = True
+        with self._lock:
+            done = 0
+            while done < len(tensors):
+                batch = self._batch_of((kind, False), tensors[done])
+                done += batch.put_all(tensors[done:], readings[done:])
+                if batch.is_full:
+                    self._measure(batch)
+
+    def _batch_of(
+        self, key: tuple[TensorKind, bool], tensor: torch.Tensor
+    ) -> TensorBatch[AnyReading]:
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = self._new_batch(tensor)
+        return batch
 
     def _new_batch(self, like: torch.Tensor) -> TensorBatch[AnyReading]:
         if self._batched_bytes > _MOST_BYTES:
@@ -278,6 +314,15 @@ class TensorReader(Generic[AnyReading]):
     def _measure_rows(self, rows: torch.Tensor, readings: list[AnyReading]) -> None:
         """Measure stacked tensors, which may be overwritten."""
         raise NotImplementedError
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be copied.
+
+    Inside vmap or grad a tensor exists only until the transform ends. FSDP frees storages between
+    passes, and a freed one must not be read.
+    """
+    return not is_functorch_wrapped_tensor(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
@@ -490,12 +535,29 @@ class HistogramReader(TensorReader[HistogramReading]):
         return self._new(tensor, self._kind_of(tensor), norms=norms)
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> list[HistogramReading | None]:
-        """The same for several tensors; those on devices are copied together."""
-        remote = [tensor for tensor in tensors if is_remote(tensor)]
-        readings = [HistogramReading(requires_grad=tensor.requires_grad) for tensor in remote]
-        self._read_remote(remote, readings)
-        found = iter(readings)
-        return [next(found) if is_remote(one) else self.read_once(one) for one in tensors]
+        """The same for several tensors, which are copied together."""
+        found: list[HistogramReading | None] = [None] * len(tensors)
+        remote: list[int] = []
+        small: dict[TensorKind, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            if is_remote(tensor):
+                remote.append(index)
+                continue
+            kind = self._kind_of(tensor)
+            if kind is not None and kind.is_small and kind.can_wait and _has_memory(tensor):
+                small.setdefault(kind, []).append(index)
+            else:
+                found[index] = self._new(tensor, kind)
+        for kind, which in ((None, remote), *small.items()):
+            chosen = [tensors[index] for index in which]
+            readings = [HistogramReading(requires_grad=one.requires_grad) for one in chosen]
+            if kind is None:
+                self._read_remote(chosen, readings)
+            else:
+                self._put_all_aside(kind, chosen, readings)
+            for index, reading in zip(which, readings, strict=True):
+                found[index] = reading
+        return found
 
     def _new(
         self, tensor: torch.Tensor, kind: TensorKind | None, *, norms: bool = False

@@ -20,7 +20,7 @@ from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
 from torchglass.capture.torch_modes import quietly
 from torchglass.records.model import Stats
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17
 """Elements that fit in a core's cache together with their differences from the mean."""
 _DEVICE_CHUNK = 1 << 24
 """On other devices each chunk waits for the device."""

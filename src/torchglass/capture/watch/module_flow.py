@@ -38,7 +38,7 @@ from torchglass.capture.torch_internals import (
 from torchglass.capture.torch_modes import is_overheard, quietly
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.step_values import SeriesName, StepValues
-from torchglass.errors import undo_reliably
+from torchglass.errors import collect_as_usual, collect_less, undo_reliably
 from torchglass.records.model import join_path
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
     def let_go(self) -> None:
         """Forget the tensors of a finished step, and remove the hooks from those still alive."""
+        collect_as_usual(self)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -278,6 +279,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._watcher.begin_forward(args, kwargs)
         if self._values is not None:
             self._last = self._values
+            collect_less(self)
             self._learn_modules()
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))

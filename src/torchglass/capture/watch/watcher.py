@@ -70,7 +70,15 @@ from torchglass.capture.watch.training_problems import (
 from torchglass.errors import Fence, collector_paused, deferred_signals, undo_reliably
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
-from torchglass.records.run import Ending, Frame, Point, SeriesId, Sink, status_of_ending
+from torchglass.records.run import (
+    Ending,
+    Frame,
+    Point,
+    SeriesId,
+    SeriesKind,
+    Sink,
+    status_of_ending,
+)
 
 
 class Listener(Protocol):
@@ -122,12 +130,12 @@ class Watcher:
         self._last_update = LastUpdate()
         self._clock = StepClock() if options.logs_times else None
         self._users_clock = UserClock(*options.time_log) if options.time_log else None
-        self._sink, self._options = sink, options
-        self._model = weakref.ref(model)
+        self._sink, self._options, self._model = sink, options, weakref.ref(model)
         self._reader = HistogramReader(
             bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
         )
         self._unwritten: deque[_UnwrittenFrame] = deque()
+        self._ids: dict[SeriesKind, dict[SeriesName, SeriesId]] = {"scalar": {}, "histogram": {}}
         self._weights = Weights(model, self._reader, options)
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
         record = self._record = read_model(model)
@@ -581,8 +589,8 @@ class Watcher:
         values.add_derived(zeros="stats" in self._options.log)
         points = values.points(self._options.bins)
         if points:
-            ids = {self._series(place, point): point for place, point in points.items()}
-            self._sink.put_frame(Frame(step=number, time_ns=time_ns, points=ids))
+            by_id = self._by_id(points)
+            self._sink.put_frame(Frame(step=number, time_ns=time_ns, points=by_id))
         has_changed = self._problems.look(number, values, points, self._flow.compiled)
         values.clear()
         facts = self._problems.take_facts()
@@ -592,8 +600,16 @@ class Watcher:
         if has_changed:
             self._put_findings()
 
-    def _series(self, place: SeriesName, point: Point) -> SeriesId:
-        return self._sink.series(*place, "scalar" if isinstance(point, float) else "histogram")
+    def _by_id(self, points: Mapping[SeriesName, Point]) -> dict[SeriesId, Point]:
+        """The points of a step by the ids of their series, which are looked up once."""
+        found: dict[SeriesId, Point] = {}
+        for place, point in points.items():
+            kind: SeriesKind = "scalar" if isinstance(point, float) else "histogram"
+            known = self._ids[kind]
+            if place not in known:
+                known[place] = self._sink.series(*place, kind)
+            found[known[place]] = point
+        return found
 
     def _put_findings(self) -> None:
         self._sink.put_document(self._problems.record())
