@@ -69,7 +69,8 @@ class TrainingHealth:
 
         Args:
             step: The step.
-            seen: What was measured; series for which `can_show_problem` is False may be left out.
+            seen: What was measured; series for which `can_show_problem` is False may be left out,
+                and all of them if no value is NaN or Inf and the step is not `is_close`.
             measured: Returns everything that was measured; called only if a rule needs it.
             is_still: Whether the step moved no weight, as with a learning rate of 0. Such a step
                 repeats the previous one, so it does not count for problems that may pass.
@@ -84,11 +85,9 @@ class TrainingHealth:
             for problem in rule.check(view, self._history)
             if self._is_new(problem)
         ]
+        is_close = self.is_close(is_still=is_still)
         self._checks += not is_still
-        # A problem that may pass is looked for at each step only if one is there.
-        is_waiting = any(key not in self._reported for key in self._open)
-        is_rest = not is_waiting and self._checks % _check_every(self._checks)
-        if is_still or is_rest:
+        if not is_close:
             return new
         passing = [
             problem
@@ -102,6 +101,15 @@ class TrainingHealth:
             if known.times >= problem.patience and self._is_new(problem):
                 new.append(_finding(step, problem, since=known.since))
         return new
+
+    def is_close(self, *, is_still: bool = False) -> bool:
+        """Whether the next step is checked for problems that may pass.
+
+        Later in a training each step is, only if there is such a problem.
+        """
+        checks = self._checks + 1
+        is_waiting = any(key not in self._reported for key in self._open)
+        return not is_still and (is_waiting or checks % _check_every(checks) == 0)
 
     def _close_all_but(self, found: Iterable[Problem], view: StepView) -> None:
         """Forget the problems that are over, of series that were measured at this step."""

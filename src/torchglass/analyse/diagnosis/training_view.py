@@ -141,7 +141,9 @@ class SeriesHistory:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[SeriesKey, _KeptSeries | None] = {}
+        self._known: set[SeriesKey] = set()
+        """All series, whether they are kept or not."""
+        self._kept: dict[SeriesKey, _KeptSeries] = {}
         self._numbers: dict[SeriesKey, _KeptSeries] = {}
         self._latest: tuple[int, Mapping[SeriesKey, Point]] = (-1, {})
         self._count = 0
@@ -149,11 +151,11 @@ class SeriesHistory:
 
     def add(self, step: int, points: Mapping[Any, Point]) -> None:
         """The values of one step, by path and name of the series."""
-        for key, point in points.items():
-            if type(point) is float and not key[0]:
-                if key not in self._numbers:
-                    self._numbers[key] = _KeptSeries(point)
-                self._numbers[key].add(step, point)
+        numbers = [one for one in points.items() if type(one[1]) is float and not one[0][0]]
+        for key, point in numbers:
+            if key not in self._numbers:
+                self._numbers[key] = _KeptSeries(point)
+            self._numbers[key].add(step, point)
         for kept in self._numbers.values():
             if len(kept.steps) > _MOST_NUMBERS:
                 kept.thin_out(keeps_end=True)
@@ -166,30 +168,33 @@ class SeriesHistory:
             self._keep(step, points)
 
     def _keep(self, step: int, points: Mapping[SeriesKey, Point]) -> None:
-        known = self._kept
-        for key, point in points.items():
-            kept = known.get(key)
-            if kept is None:
-                if key in known:
-                    continue
-                is_number = type(point) is float and not key[0]
-                kept = known[key] = None if is_number or not is_needed(*key) else _KeptSeries(point)
-            if kept is not None:
+        if not self._known.issuperset(points):
+            self._learn(points)
+        for key, kept in self._kept.items():
+            point = points.get(key)
+            if point is not None:
                 kept.add(step, point)
-        series = [one for one in known.values() if one is not None]
+        series = self._kept.values()
         most = min(max(_MOST_BYTES // (256 * max(1, len(series))), _FEWEST_POINTS), _MOST_POINTS)
         if self._count // self._stride >= most:
             self._stride *= 2
             for one in series:
                 one.thin_out(keeps_end=False)
 
+    def _learn(self, points: Mapping[SeriesKey, Point]) -> None:
+        """Some series are new: keep those that a rule looks at, in the order of the calls."""
+        for key, point in points.items():
+            is_number = type(point) is float and not key[0]
+            if key not in self._known and not is_number and is_needed(*key):
+                self._kept[key] = _KeptSeries(point)
+        self._known.update(points)
+
     def tracks(self) -> dict[SeriesKey, SeriesTrack]:
         """Everything that is kept."""
         step, points = self._latest
         tracks: dict[SeriesKey, SeriesTrack] = {}
         for key, kept in self._kept.items():
-            if kept is not None:
-                tracks[key] = _LiveTrack(key, kept, step, points.get(key))
+            tracks[key] = _LiveTrack(key, kept, step, points.get(key))
         for key, kept in self._numbers.items():
             tracks[key] = _LiveTrack(key, kept, -1, None)
         return tracks

@@ -377,7 +377,7 @@ def _spread(stack: torch.Tensor) -> tuple[list[float], list[float]]:
     products = torch.bmm(rest, other) if count <= width else torch.bmm(other, rest)
     total = products.square().sum((1, 2)).double()
     ranks = torch.where(total > 0, length.pow(4) / total, 0.0)
-    return variation.tolist(), ranks.tolist()
+    return variation.numpy().tolist(), ranks.numpy().tolist()
 
 
 _RANK = ProbeKind("effective rank", lambda args, kwargs, output: None, min)

@@ -77,6 +77,13 @@ class StepValues:
             if reading.is_scaled:
                 reading.factor, reading.is_scaled = factor, is_scaled
 
+    def has_bad_values(self) -> bool:
+        """Whether any value may be NaN or Inf."""
+        if any(not math.isfinite(float(value)) for value in self.numbers.values()):
+            return True
+        every = (reading.stats for _, reading in self.readings())
+        return any(stats is not None and (stats.nan or stats.inf) for stats in every)
+
     def observations(self) -> Iterator[Observation]:
         """The observations of a step for the rules; a logged loss only if it is not finite."""
         for place, value in self.numbers.items():

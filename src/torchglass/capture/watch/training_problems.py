@@ -80,9 +80,10 @@ class TrainingProblems:
         `compiled` are paths that are not visible.
         """
         self._history.add(step, points)
-        new = self._health.check(
-            step, values.observations(), values.measured, is_still=bool(values.is_still)
-        )
+        is_still = bool(values.is_still)
+        is_needed = self._health.is_close(is_still=is_still) or values.has_bad_values()
+        seen = values.observations() if is_needed else ()
+        new = self._health.check(step, seen, values.measured, is_still=is_still)
         new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
         self._told_compiled = len(compiled)
         self._at_steps += new
