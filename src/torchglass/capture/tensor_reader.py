@@ -159,7 +159,7 @@ class TensorBatch(Generic[AnyReading]):
         count = min(self._free, len(tensors))
         start = len(self._rows) - self._free
         with torch.no_grad():
-            torch.stack(tensors[:count], out=self._matrix[start : start + count])
+            torch.stack(list(tensors[:count]), out=self._matrix[start : start + count])
         self._readings += readings[:count]
         self._free -= count
         return count

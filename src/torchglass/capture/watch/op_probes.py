@@ -192,7 +192,7 @@ def _channel_variance(values: torch.Tensor) -> torch.Tensor:
     """The variance of each channel; torch's own takes ten times as long on a CPU."""
     others = [dim for dim in range(values.dim()) if dim != 1]
     rest = (values - values.mean(others, keepdim=True)).unsqueeze(-1).flatten(2)
-    squares = torch.linalg.vector_norm(rest, dim=2).square().sum(0)
+    squares: torch.Tensor = torch.linalg.vector_norm(rest, dim=2).square().sum(0)
     return squares / (values.numel() // values.shape[1] - 1)
 
 
