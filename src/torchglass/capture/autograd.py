@@ -49,6 +49,7 @@ from __future__ import annotations
 import functools
 import weakref
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -124,16 +125,20 @@ class Reached(NamedTuple):
 
 
 def walk(
-    roots: Iterable[Node | None], is_wanted: Callable[[Node], bool]
+    roots: Iterable[Node | None],
+    is_wanted: Callable[[Node], bool],
+    *,
+    nearest_first: bool = False,
 ) -> Iterator[tuple[Node, Node | None]]:
     """The wanted nodes that a backward from these roots runs, users before creators.
 
     The walk does not go beyond a node that is not wanted. `is_wanted` is called whenever a node is
-    reached, so it must return True only once per node.
+    reached, so it must return True only once per node. With `nearest_first`, nodes come in the
+    order of their distance from the roots.
     """
-    waiting: list[tuple[Node, Node | None]] = [(node, None) for node in roots if node is not None]
+    waiting = deque[tuple[Node, Node | None]]((node, None) for node in roots if node is not None)
     while waiting:
-        reached = waiting.pop()
+        reached = waiting.popleft() if nearest_first else waiting.pop()
         node = reached[0]
         if is_wanted(node):
             yield reached
@@ -142,8 +147,13 @@ def walk(
             )
 
 
-def nodes_behind(tensors: Iterable[torch.Tensor]) -> Iterator[Reached]:
-    """All nodes that a backward from these tensors runs, each once."""
+def nodes_behind(
+    tensors: Iterable[torch.Tensor] = (),
+    roots: Iterable[Node | None] = (),
+    *,
+    nearest_first: bool = False,
+) -> Iterator[Reached]:
+    """All nodes that a backward from these tensors or nodes runs, each once."""
     seen: set[Node] = set()
 
     def is_first_time(node: Node) -> bool:
@@ -151,7 +161,9 @@ def nodes_behind(tensors: Iterable[torch.Tensor]) -> Iterator[Reached]:
         seen.add(node)
         return is_first
 
-    return (Reached(*both) for both in walk((t.grad_fn for t in tensors), is_first_time))
+    starts = (*(tensor.grad_fn for tensor in tensors), *roots)
+    found = walk(starts, is_first_time, nearest_first=nearest_first)
+    return (Reached(*both) for both in found)
 
 
 class NewNodes:

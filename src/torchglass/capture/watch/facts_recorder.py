@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchglass.capture.autograd import node_name, nodes_behind
 from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.tensor.device_batches import copies_of
 from torchglass.capture.tensor.device_reads import Array, DeviceReads, LateNumber
@@ -67,6 +69,7 @@ _MOST_NODES = 400
 _MOST_LOSSES = 4
 _MOST_STRAYS = 64
 _NEAR_LOSS = 6
+_DEEPEST = 12
 _MOST_EVALS = 2
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _FROZEN = re.compile(r"^(freeze|frozen|is_frozen)(?!.*(bn|norm|epoch|step|after|until|at$|stat))")
@@ -474,28 +477,25 @@ def _is_number(value: Any) -> bool:
 
 def losses_of(root: Any) -> Iterator[LossFacts]:
     """The loss functions in the graph of a loss, near its root."""
-    waiting = deque([(root, 0, True)])
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST_NODES:
-        node, depth, is_whole = waiting.popleft()
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        name = node.name().removeprefix("torch::autograd::")
+    steps: dict[Any, tuple[int, bool]] = {None: (0, True)}
+    """For each node, how far the nodes before it are from the root, and if they are all of it."""
+    for node, user in islice(nodes_behind(roots=[root], nearest_first=True), _MOST_NODES):
+        depth, is_whole = steps[user]
+        if depth > _DEEPEST:
+            return
         shapes = _broadcast_shapes(node) if depth < _NEAR_LOSS else None
+        name = node_name(node)
+        terms = [one for one, _ in node.next_functions if one is not None]
         if name.startswith(_LOSS_NODES) or shapes is not None:
-            first = next((one for one, _ in node.next_functions if one is not None), None)
             yield LossFacts(
                 function=name,
                 before=tuple(_names_before(node)),
-                input_shape=shapes[0] if shapes else gradient_shape(first) or (),
+                input_shape=shapes[0] if shapes else gradient_shape(next(iter(terms), None)) or (),
                 target_shape=shapes[1] if shapes else (),
                 is_whole=is_whole,
                 is_broadcast=shapes is not None,
             )
-        if depth < 12:
-            terms = [one for one, _ in node.next_functions if one is not None]
-            waiting += [(one, depth + 1, is_whole and len(terms) == 1) for one in terms]
+        steps[node] = depth + 1, is_whole and len(terms) == 1
 
 
 def _names_before(node: Any) -> Iterator[str]:
@@ -504,7 +504,7 @@ def _names_before(node: Any) -> Iterator[str]:
         node = next((one for one, _ in node.next_functions if one is not None), None)
         if node is None:
             return
-        yield node.name().removeprefix("torch::autograd::")
+        yield node_name(node)
 
 
 def _broadcast_shapes(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
