@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib
 import mmap
+import operator
 import shutil
 import statistics
 import tempfile
@@ -34,6 +35,7 @@ _BATCHES = {"resnet18": (32, 3, 32, 32), "gpt2": (4, 128), "mlp": (32, 64)}
 _MOST_ROUNDS = 10
 _CYCLE, _SHORT_CYCLE = 10, 3
 """How many steps there are to a logged one, itself included; fewer where a step is long."""
+_CLOSE_LOOKS, _LATER_STEPS = 8, 4
 _LONG_STEP = 1.0
 """In CPU seconds."""
 _MOST_CYCLES, _LONG_ENOUGH = 3, 5.0
@@ -69,6 +71,28 @@ def time_steps(contender: str, spec: Spec, rounds: int) -> Times:
         times["unlogged"].append(unlogged)
         # What was logged is worked out and written while the next step is going on.
         times["logged"].append(statistics.mean(map(sum, cycles)) - (cycle - 1) * unlogged)
+    return times
+
+
+def time_later_steps(contender: str, spec: Spec, rounds: int) -> Times:
+    """CPU seconds, round by round, of logged steps and of steps in a pause, in turns.
+
+    The first recorded steps, which are looked at more closely, are over.
+    """
+    from torchglass.api.watch import watch
+
+    model, step = _training(spec)
+    times: Times = {"paused": [], "every": []}
+    with tempfile.TemporaryDirectory() as folder, watch(model, run_dir=folder, verbose=False) as it:
+        for _ in range(_CLOSE_LOOKS):
+            step()
+        gc.collect()
+        for _ in range(rounds):
+            for name, turn in {"paused": it.pause, "every": it.resume}.items():
+                turn()
+                # What was logged is written while the next step is going on.
+                step()
+                times[name].append(sum(_seconds(step) for _ in range(_LATER_STEPS)))
     return times
 
 
@@ -269,6 +293,14 @@ def _every(log_freq: int, model: str, goal: float) -> Case:
     return _case(f"every {often} logged", model, goal, "×", ratio, "plain", "logged", "unlogged")
 
 
+def _later(model: str, goal: float) -> Case:
+    def measure(effort: Effort) -> dict[str, Reading]:
+        found = _ask(OURS, time_later_steps, spec=_MODELS[model].at(effort), rounds=effort.rounds)
+        return {OURS: found.reading("×", operator.truediv, "every", "paused")}
+
+    return Case(f"every step logged, later, {model}", measure, goal)
+
+
 def _unlogged(model: str, goal: float | None) -> Case:
     def ratio(plain: float, unlogged: float) -> float:
         return unlogged / plain
@@ -306,7 +338,9 @@ TOPIC = Topic(
         "CPU time as a multiple of a plain training step, with inputs, outputs, parameters "
         "and all their gradients logged, writing included, at every step, every 10th or every "
         "100th. Steps are timed where every 10th is logged, of GPT-2 every third, in turns "
-        "with plain ones. wandb logs parameters and their gradients only, and writes in "
+        "with plain ones; these are among the first recorded steps of a training, in which the "
+        "diagnosis measures more. Rows with “later” have every step logged after those, in turns "
+        "with steps in a pause. wandb logs parameters and their gradients only, and writes in "
         "another process, which is not counted. torchexplorer needs the program dot (`apt "
         "install graphviz`). The soak trains a small MLP: the time of late steps over that of "
         "early ones, and the growth of the process."
@@ -317,6 +351,8 @@ TOPIC = Topic(
             for model, goals in _GOALS.items()
             for log_freq, goal in zip((1, 10, 100), goals, strict=True)
         ),
+        _later("ResNet-18, batch 32", 1.1),
+        _later("MLP of 1000", 3.0),
         *(_unlogged(model, 1.01 if model in _FEW_CALLS else None) for model in _MODELS),
         *(_first(model, None if model in _FEW_CALLS else 1000.0) for model in _MODELS),
         _soak("10,000 logged steps: late over early", "×", "slowdown", 1.1),
