@@ -15,7 +15,7 @@ import torchglass as tg
 from benchmarks.models import GPT2
 from docs import examples, finding_kinds, json_fields, notebooks
 from docs.explorer_keys import PAGE, renewed
-from docs.page_pictures import comparisons, overviews, photographs
+from docs.page_pictures import comparisons, overviews, photographs, quantizations
 from docs.sick_trainings import trainings
 from tests.architectures import LanguageModel, ResNet, UNet
 from tests.zoo_trace import AlexNet, Recurrent
@@ -55,6 +55,7 @@ def _of_a_training() -> Iterator[Path]:
             yield from photographs(page, IMAGES)
         yield from overviews(trainings(Path(folder)), IMAGES)
     yield from comparisons(IMAGES)
+    yield from quantizations(IMAGES)
 
 
 def _of_traces() -> Iterator[Path]:

@@ -74,6 +74,16 @@ def comparisons(folder: Path) -> Iterator[Path]:
         yield _photograph(browser, page.as_uri(), folder / "page-comparison.png", window)
 
 
+def quantizations(folder: Path) -> Iterator[Path]:
+    """What each layer of a language model loses in low precision."""
+    torch.manual_seed(0)
+    report = tg.quantization(LanguageModel(2).eval(), torch.randint(100, (2, 16)), quality=30)
+    with _browser() as browser, tempfile.TemporaryDirectory() as name:
+        page = tg.view(report, save=Path(name) / "quantization.html")
+        window = {"viewport": {"width": 1400, "height": 760}}
+        yield _photograph(browser, page.as_uri(), folder / "page-quantization.png", window)
+
+
 @contextmanager
 def _browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:

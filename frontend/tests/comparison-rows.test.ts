@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { changeFrom, type PairRow, parentsOf, shownRows, strength, sumBelow } from "../src/reports/comparison-rows";
+import { changeFrom, type PairRow, shownRows, strength, sumBelow } from "../src/reports/comparison-rows";
+import { leavesFirst, openRows, parentsOf } from "../src/reports/report-rows";
 
 const module = (path: string) => ({ path, name: path, class: "Linear" });
 const both = (path: string) => ({ a: module(path), b: module(path) });
@@ -40,4 +41,11 @@ test("no change is without a color, and none is stronger than a distance of 1", 
   assert.ok(strength(1e-3) > strength(1e-5));
   assert.equal(strength(1), 1);
   assert.equal(strength(Infinity), 1);
+});
+
+test("modules are shown as a tree, or without their parents by value", () => {
+  const tree = ["", "a", "a.x", "a.y", "b"].map((path) => ({ path, name: path, class: "", depth: path ? path.split(".").length : 0 }));
+  const values: Record<string, number> = { "a.x": 1, b: 3 };
+  assert.deepEqual(openRows(parentsOf(tree), new Set([1])), [0, 1, 4]);
+  assert.deepEqual(leavesFirst(tree, (path) => values[path] ?? -Infinity), [4, 2]);
 });

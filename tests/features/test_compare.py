@@ -355,6 +355,23 @@ def test_runs_part_at_the_step_where_their_settings_did(tmp_path: Path) -> None:
     assert 30 <= since <= 40, loss.change
 
 
+def test_a_run_that_becomes_nan_differs_from_the_first_step_at_which_it_does(
+    tmp_path: Path,
+) -> None:
+    for name, losses in (("a", [2.0, 1.5, 1.2, 1.1, 1.0, 0.9]), ("b", [3.0, 50.0, 1e20])):
+        path = tmp_path / f"{name}.glass"
+        with tg.watch(nn.Linear(2, 1), save=path, verbose=False) as watcher:
+            for value in [*losses, *[float("nan")] * (6 - len(losses))]:
+                watcher.log("loss", value)
+                watcher.step()
+
+    found = tg.compare(tmp_path / "a.glass", tmp_path / "b.glass")
+
+    assert "Curves diverge: loss diverges at step 0" in found.summary
+    loss = next(row for row in found.rows if row.name == "loss")
+    assert (loss.before, loss.after) == ("0.9", "NaN from step 3")
+
+
 def test_a_run_is_the_same_as_itself(tmp_path: Path) -> None:
     train(tmp_path / "a.glass", rate=0.01)
 

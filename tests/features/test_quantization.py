@@ -128,3 +128,22 @@ def test_the_command_writes_a_line_per_weight_and_format(
     assert len(json.loads(capsys.readouterr().out)["entries"]) == 6
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("Storing ")
+
+
+def test_the_print_has_a_row_for_each_weight_and_a_column_for_each_format() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4) for _ in range(40)]
+    found = tg.quantization(nn.Sequential(*layers), torch.randn(8, 4), dtypes=["int8", "int4"])
+
+    lines = str(found).splitlines()
+
+    assert lines[2].split()[:4] == ["Weight", "Shape", "int8", "int4"]
+    rows = [line.split() for line in lines if ".weight" in line]
+    assert len(rows) == 30
+    assert "… and 10 more" in lines
+    assert len({row[0] for row in rows}) == 30
+    int4 = [float(row[4]) for row in rows]
+    assert int4 == sorted(int4)
+    best = max(one.sqnr_db for one in found[rows[0][0]] if one.format == "int4")
+    assert int4[0] == round(best, 1)
+    assert len(found.to_csv().splitlines()) == 1 + 40 * 4

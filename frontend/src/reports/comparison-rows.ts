@@ -47,15 +47,6 @@ export interface Below {
   readonly distance: number;
 }
 
-/** The index of the parent of each row; -1 for the root. */
-export function parentsOf(rows: readonly PairRow[]): number[] {
-  const line: number[] = [];
-  return rows.map(({ depth }, at) => {
-    line[depth] = at;
-    return depth ? line[depth - 1]! : -1;
-  });
-}
-
 /** NaN is as far as it can be. */
 export function distanceOf(row: PairRow | TensorChange): number {
   if (row.distance === undefined) return -1;

@@ -9,13 +9,13 @@ import {
   changeFrom,
   distanceOf,
   type PairRow,
-  parentsOf,
   shownRows,
   type SideModule,
   strength,
   sumBelow,
   type TensorChange,
 } from "./comparison-rows";
+import { parentsOf } from "./report-rows";
 import { BeforeAndAfter } from "./histogram";
 import { Lines } from "./lines";
 

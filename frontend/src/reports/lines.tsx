@@ -27,8 +27,9 @@ export function Lines({ label, shown, selected, levelOf, isOpen, toggle, select,
   const height = useSignal(600);
   const active = shown.indexOf(selected);
   useEffect(() => {
-    const watcher = new ResizeObserver(() => (height.value = box.current!.clientHeight));
-    watcher.observe(box.current!);
+    const element = box.current!;
+    const watcher = new ResizeObserver(() => (height.value = element.clientHeight));
+    watcher.observe(element);
     return () => watcher.disconnect();
   }, []);
   useEffect(() => {

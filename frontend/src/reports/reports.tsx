@@ -1,25 +1,37 @@
 /** What verbs such as `tg.compare` return, as a view of the page or as a page of its own. */
 
+import { useSignal } from "@preact/signals";
 import { unpack } from "../data/packed";
 import { offerView } from "../frame/offered-view";
 import { Comparison, type ComparisonData } from "./comparison";
+import { Report, type ReportData } from "./report";
 import "./reports.css";
 
-export type ReportData = ComparisonData;
-
 export interface ReportsProps {
-  readonly reports: readonly ReportData[];
+  readonly reports: readonly (ComparisonData | ReportData)[];
   /** Shows a module of the model in the page around this view, if there is one. */
   readonly open?: (path: string) => void;
 }
 
-const draw = offerView<ReportsProps>("reports", ({ reports, open }) => (
-  <main class="reports" aria-label="Reports">
-    {reports.map((report, at) => (
-      <Comparison key={at} data={report} open={open} />
-    ))}
-  </main>
-));
+const draw = offerView<ReportsProps>("reports", ({ reports, open }) => {
+  const chosen = useSignal(0);
+  const data = reports[chosen.value];
+  return (
+    <main class="reports" aria-label="Reports">
+      {reports.length > 1 && (
+        <nav class="report-names" aria-label="Reports">
+          {reports.map((one, at) => (
+            <button key={at} type="button" aria-current={at === chosen.value ? "true" : undefined} onClick={() => (chosen.value = at)}>
+              {one.kind === "comparison" ? "Comparison" : one.record.kind}
+            </button>
+          ))}
+        </nav>
+      )}
+      {data?.kind === "comparison" && <Comparison key={chosen.value} data={data} open={open} />}
+      {data?.kind === "report" && <Report key={chosen.value} data={data} open={open} />}
+    </main>
+  );
+});
 
 const box = document.getElementById("page");
 if (box?.dataset["view"] === "reports")

@@ -49,6 +49,9 @@ class CurveChange:
     last_before: float
     last_after: float
     """The values at the last step that both have."""
+    nan_from_before: int | None
+    nan_from_after: int | None
+    """The step from which all values of a curve are NaN or Inf; None if the last one is finite."""
     steps: int
     """The number of steps that were compared."""
 
@@ -119,9 +122,9 @@ def compare_curves(
     steps, old, new = _aligned(before, after)
     if len(steps) < _FEWEST:
         return None
-    apart = np.abs(old - new)
-    size = max(float(np.nanmax(np.abs(old), initial=0)), float(np.nanmax(np.abs(new), initial=0)))
-    is_other = (apart > _EQUAL * size) | (np.isnan(old) != np.isnan(new))
+    # By step: the last values of a training that explodes must not hide the first differences.
+    size = np.maximum(np.maximum(np.abs(old), np.abs(new)), min(_usual(old), _usual(new)))
+    is_other = (np.abs(old - new) > _EQUAL * size) | (np.isnan(old) != np.isnan(new))
     if not is_other.any():
         return None
     first, apart_at = int(steps[is_other.argmax()]), _parts_at(steps, old, new)
@@ -132,8 +135,24 @@ def compare_curves(
         apart_from=None if apart_at is None else max(apart_at, first),
         last_before=float(old[-1]),
         last_after=float(new[-1]),
+        nan_from_before=_nan_from(steps, old),
+        nan_from_after=_nan_from(steps, new),
         steps=len(steps),
     )
+
+
+def _usual(values: Numbers) -> float:
+    """The median size of the values of a curve."""
+    finite = np.abs(values[np.isfinite(values)])
+    return float(np.median(finite)) if len(finite) else 0.0
+
+
+def _nan_from(steps: Numbers, values: Numbers) -> int | None:
+    """The step from which no value is finite."""
+    if np.isfinite(values[-1]):
+        return None
+    finite = np.flatnonzero(np.isfinite(values))
+    return int(steps[finite[-1] + 1 if len(finite) else 0])
 
 
 def _aligned(

@@ -253,14 +253,14 @@ def make_source(
     if ran and not is_live(found):
         raise TargetError(NOT_LIVE)
     source = _run(found, inputs, kwargs or {}) if ran else _opened(found, unsafe, tensors)
-    source = replace(source, reports=tuple(_records(found, reports)))
+    source = replace(source, reports=tuple(report_records(found, reports)))
     if against is None:
         return replace(source, kind=_kind(source, ran))
     model = source.reader.model()
     return replace(source, kind="comparison", comparison=_compared(found, model, against, unsafe))
 
 
-def _records(target: object, reports: Sequence[object]) -> Iterator[ReportRecord]:
+def report_records(target: object, reports: Sequence[object]) -> Iterator[ReportRecord]:
     """The reports that are laid over the tree; what was measured of it is in its columns anyway."""
     if isinstance(target, Report) and not _is_measured(target):
         own = target.tree_record()

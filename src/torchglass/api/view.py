@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, over
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.api.explore import report_records
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
+from torchglass.records.json_data import to_json_data
+from torchglass.records.measures import ReportRecord
+from torchglass.records.model import Model
 from torchglass.records.run import Reader, RunEntry
 from torchglass.records.urls import url_of
+from torchglass.results.report import Report
 from torchglass.store.mirror import run_or_folder
 from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import (
@@ -32,6 +37,7 @@ from torchglass.targets.readers import (
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchglass.results.comparison import Comparison
     from torchglass.results.runs import RunTable
     from torchglass.views.web.saved_page import NotebookPage
     from torchglass.views.web.server import Server
@@ -42,6 +48,7 @@ def view(
     target: object,
     *inputs: Any,
     against: object = None,
+    reports: Sequence[Report] = (),
     save: str | os.PathLike[str],
     unsafe: bool = False,
     **kwargs: Any,
@@ -53,6 +60,7 @@ def view(
     target: object,
     *inputs: Any,
     against: object = None,
+    reports: Sequence[Report] = (),
     notebook: Literal[True],
     unsafe: bool = False,
     **kwargs: Any,
@@ -64,6 +72,7 @@ def view(
     target: object,
     *inputs: Any,
     against: object = None,
+    reports: Sequence[Report] = (),
     notebook: Literal[False] | None = None,
     port: int = 5000,
     open_browser: bool = False,
@@ -77,6 +86,7 @@ def view(
     target: object,
     *inputs: Any,
     against: object = None,
+    reports: Sequence[Report] = (),
     save: str | os.PathLike[str] | None = None,
     notebook: bool | None = None,
     port: int = 5000,
@@ -90,12 +100,14 @@ def view(
     In a notebook the page appears below the cell.
 
     Args:
-        target: A model, a trace, a run, a checkpoint, a comparison, or a folder of runs. A folder
-            is served with the runs that appear in it later.
+        target: A model, a trace, a run, a checkpoint, what another verb returned, or a folder of
+            runs. A folder is served with the runs that appear in it later.
         *inputs: Positional arguments of the model's forward. With inputs, the model runs once and
             the graph shows its ops.
         against: Another target, or a list of them. The page opens with both side by side and
             compares weights by value. For two models it opens on what `compare` says.
+        reports: What other verbs returned for this model, such as `tg.quantization` and
+            `tg.estimate`. Their values are columns beside the modules.
         save: Write the page to this file instead of serving it.
         notebook: Show the page below the cell. None: if this is a notebook.
         port: Port of the server. 0: any free port.
@@ -119,7 +131,7 @@ def view(
     given = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
     # Once: a name that is resolved again may be another model, with other weights.
     target, others = resolve(target), [resolve(each) for each in given]
-    shown = _shown(target, others, unsafe)
+    shown = _shown(target, others, reports, unsafe)
     target, others = shown.target, list(shown.others)
     targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
     is_served = save is None and not _in_notebook(notebook)
@@ -177,28 +189,51 @@ class _Shown:
     """The distances of weights that are known already."""
 
 
-def _shown(target: object, others: Sequence[object], unsafe: bool) -> _Shown:
-    """Both models of a comparison; the comparison of two models that are not in training."""
+def _shown(
+    target: object, others: Sequence[object], reports: Sequence[Report], unsafe: bool
+) -> _Shown:
+    """What the page opens on: a comparison, or what other verbs found out about the model."""
     from torchglass.results.comparison import Comparison
     from torchglass.results.comparison_page import page_data
 
     if isinstance(target, Comparison):
-        if target.structure is None:
-            raise TargetError("this comparison has no models to show")
-        before, after = target.structure.before, target.structure.after
-        found = {one.name: one.distance for one in target.tensors or () if one.distance is not None}
-        return _Shown(
-            after,
-            [before, *others],
-            {"Comparison": partial(page_data, target)},
-            lambda old, new: found if (old.model(), new.model()) == (before, after) else None,
-        )
-    if len(others) != 1 or any(map(_is_training, (target, *others))):
-        return _Shown(target, others)
-    from torchglass.api.compare import compare
+        return _shown_comparison(target, others)
+    found: dict[str, Callable[[], dict[str, Any]]] = {
+        one.kind: partial(_report_data, one, _readers(target, unsafe=unsafe)[0].model())
+        for one in report_records(target, reports)
+    }
+    if len(others) == 1 and not any(map(_is_training, (target, *others))):
+        from torchglass.api.compare import compare
 
-    reports = {"Comparison": lambda: page_data(compare(others[0], target, unsafe=unsafe))}
-    return _Shown(target, others, reports)
+        found["Comparison"] = lambda: page_data(compare(others[0], target, unsafe=unsafe))
+    return _Shown(target, others, found)
+
+
+def _shown_comparison(comparison: Comparison, others: Sequence[object]) -> _Shown:
+    from torchglass.results.comparison_page import page_data
+
+    if comparison.structure is None:
+        raise TargetError("this comparison has no models to show")
+    before, after = comparison.structure.before, comparison.structure.after
+    found = {one.name: one.distance for one in comparison.tensors or () if one.distance is not None}
+    return _Shown(
+        after,
+        [before, *others],
+        {"Comparison": partial(page_data, comparison)},
+        lambda old, new: found if (old.model(), new.model()) == (before, after) else None,
+    )
+
+
+def _report_data(record: ReportRecord, model: Model) -> dict[str, Any]:
+    """A report, and the modules that it is laid over, as the page draws them."""
+    depths: dict[int | None, int] = {None: -1}
+    tree = []
+    for module in model.modules:
+        depths[module.id] = depths[module.parent] + 1
+        name = module.name or model.name
+        row = {"depth": depths[module.id], "path": module.path, "name": name, "class": module.kind}
+        tree.append(row)
+    return {"kind": "report", "tree": tree, "record": to_json_data(record)}
 
 
 def _is_training(target: object) -> bool:

@@ -465,6 +465,8 @@ class ReportColumn:
     """The heading of some cells of a report."""
 
     title: str
+    name: str = ""
+    """A longer title, where there is room for it."""
     right: bool = True
     """Whether its cells are aligned right, as numbers are."""
     spare: int = 0

@@ -142,7 +142,7 @@ class Comparison(Report):
             yield self._execution_answer(self.execution)
         settings = [row for row in self._more if row.kind == "setting"]
         curves = [
-            row for row in self._more if row.kind == "curve" and row.change.startswith("parts")
+            row for row in self._more if row.kind == "curve" and row.change.startswith("diverges")
         ]
         if settings or curves:
             yield _run_answer(settings, curves)
@@ -371,9 +371,11 @@ def _structure_answer(structure: ModelDiff) -> str:
 def _run_answer(settings: Sequence[ComparisonRow], curves: Sequence[ComparisonRow]) -> str:
     words = []
     if settings:
-        words.append(f"{plural(len(settings), 'setting')} differ: " + _few(settings))
+        verb = "differs" if len(settings) == 1 else "differ"
+        words.append(f"{plural(len(settings), 'setting')} {verb}: " + _few(settings))
     if curves:
-        first = f"{curves[0].name} {curves[0].change}"
+        loss = [row for row in curves if row.name == "loss"]
+        first = f"{(*loss, *curves)[0].name} {(*loss, *curves)[0].change}"
         rest = f" ({plural(len(curves), 'curve')} in total)" if len(curves) > 1 else ""
         words.append(f"Curves diverge: {first}{rest}")
     return ". ".join(words) + "."
@@ -522,9 +524,13 @@ def curve_row(change: CurveChange) -> ComparisonRow:
         kind="curve",
         name=change.name,
         change=where if apart == change.different_from else f"{where}, {since}",
-        before=f"{change.last_before:.4g}",
-        after=f"{change.last_after:.4g}",
+        before=_last_text(change.last_before, change.nan_from_before),
+        after=_last_text(change.last_after, change.nan_from_after),
     )
+
+
+def _last_text(value: float, nan_from: int | None) -> str:
+    return f"{value:.4g}" if nan_from is None else f"NaN from step {nan_from:,}"
 
 
 def _name_of(row: ComparisonRow) -> str:

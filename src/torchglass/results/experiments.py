@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchglass.errors import LookupFailedError
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _SCALES = {"tensor": "per tensor", "channel": "per channel"}
 _MOST_KEPT = 5
+_OUTLIERS = {"outlier_channels": "Outlier channels", "outlier_inputs": "Outlier inputs"}
 _SHARES = (0.25, 0.5, 0.75)
 """The shares of pruned channels that have a column beside the tree."""
 
 
 class Quantization(ListReport[LayerQuantization]):
     """What each weight loses in low precision, and a mix that saves most; print it or export it."""
+
+    _most_rows = 30
 
     def __init__(
         self,
@@ -204,18 +208,8 @@ class Quantization(ListReport[LayerQuantization]):
         def saved(rows: Sequence[LayerQuantization]) -> int:
             return sum(one.original_bytes - one.bytes for one in suggested(rows))
 
-        def column(format: str) -> Column[Sequence[LayerQuantization]]:
-            def worst(rows: Sequence[LayerQuantization]) -> float | None:
-                best: dict[str, float] = {}
-                for one in rows:
-                    if one.format == format:
-                        best[one.name] = max(best.get(one.name, -math.inf), one.sqnr_db)
-                return min(best.values(), default=None)
-
-            return _quality_column(format, worst)
-
         return [
-            *map(column, dict.fromkeys(one.format for one in self.measured)),
+            *(_quality_column(one, partial(_worst_of, one)) for one in self._formats),
             Column("suggested", "suggested", formats, right=False, value=formats),
             Column(
                 "saves",
@@ -225,6 +219,48 @@ class Quantization(ListReport[LayerQuantization]):
                 bar=lambda rows: saved(rows) / whole,
             ),
         ]
+
+    @property
+    def _formats(self) -> list[str]:
+        return list(dict.fromkeys(one.format for one in self.measured))
+
+    def _printed(self) -> tuple[Sequence[Column[Any]], Sequence[Any]]:
+        """A row for each weight, and a column for each format; the most sensitive weight first."""
+        weights: dict[str, list[LayerQuantization]] = {}
+        for one in self.entries:
+            weights.setdefault(one.name, []).append(one)
+
+        def lowest(rows: Sequence[LayerQuantization]) -> float:
+            return min(_worst_of(one, rows) or math.inf for one in self._formats)
+
+        return list(self._printed_columns()), sorted(weights.values(), key=lowest)
+
+    def _printed_columns(self) -> Iterator[Column[Sequence[LayerQuantization]]]:
+        def chosen(rows: Sequence[LayerQuantization]) -> LayerQuantization | None:
+            return next(filter(self._is_suggested, rows), None)
+
+        def suggestion(rows: Sequence[LayerQuantization]) -> str:
+            one = chosen(rows)
+            return "keep" if one is None else f"{one.format} {_SCALES[one.scale]}"
+
+        def saved(rows: Sequence[LayerQuantization]) -> str:
+            one = chosen(rows)
+            return "" if one is None else format_bytes(one.original_bytes - one.bytes)
+
+        yield Column("weight", "Weight", lambda rows: name_text(rows[0].name), right=False)
+        yield Column(
+            "shape", "Shape", lambda rows: format_shape(rows[0].shape), right=False, spare=3
+        )
+        for one in self._formats:
+            yield _quality_column(one, partial(_worst_of, one), digits=1)
+            if self.baseline is not None:
+                metric = partial(_metric_of, one)
+                yield Column(f"metric_{one}", f"Metric {one}", metric, spare=2)
+        yield Column("suggested", "Suggested", suggestion, right=False)
+        yield Column("saved", "Saves", saved, spare=1)
+        for key, heading in _OUTLIERS.items():
+            if any(getattr(one, key) for one in self.measured):
+                yield Column(key, heading, partial(_most_of, key), spare=4)
 
     def _facts(self) -> list[Fact]:
         kept = ", ".join(name_text(name) for name in self.mix.kept[:_MOST_KEPT])
@@ -237,8 +273,29 @@ class Quantization(ListReport[LayerQuantization]):
         where = f"measured on {plural(self.samples, 'sample')}, in eval mode"
         return [
             f"{where}; weights are rounded, activations are not",
+            "SQNR is measured with one weight at a time in a format, with its better scale",
             "SQNR of 20 dB is an error of 10 % at the outputs, 40 dB of 1 %",
         ]
+
+
+def _worst_of(format: str, rows: Iterable[LayerQuantization]) -> float | None:
+    """The lowest SQNR of some weights in a format, each with its better scale."""
+    best: dict[str, float] = {}
+    for one in rows:
+        if one.format == format:
+            best[one.name] = max(best.get(one.name, -math.inf), one.sqnr_db)
+    return min(best.values(), default=None)
+
+
+def _metric_of(format: str, rows: Iterable[LayerQuantization]) -> str:
+    """The metric of one weight in a format, with its better scale."""
+    best = max((one for one in rows if one.format == format), key=lambda one: one.sqnr_db)
+    return "" if best.metric is None else f"{best.metric:.4g}"
+
+
+def _most_of(key: str, rows: Iterable[LayerQuantization]) -> str:
+    most = max(getattr(one, key) for one in rows)
+    return f"{most:,}" if most else ""
 
 
 class Pruning(ListReport[GroupPruning]):
@@ -355,6 +412,14 @@ class Pruning(ListReport[GroupPruning]):
                 "share", "share", lambda one: format_share(one.saved_flops, self.flops), spare=1
             ),
             Column(
+                "harm",
+                "Harm per GFLOP",
+                lambda one: f"{1e9 * self._harm_per_flop(one):.3g}",
+                spare=2,
+                csv="harm_per_gflop",
+                value=lambda one: 1e9 * self._harm_per_flop(one),
+            ),
+            Column(
                 "suggested",
                 "Suggested",
                 lambda one: "yes" if self._is_suggested(one) else "",
@@ -419,6 +484,7 @@ class Pruning(ListReport[GroupPruning]):
         notes = [
             f"measured on {plural(self.samples, 'sample')}, in eval mode, without fine-tuning",
             "each row removes the least important channels of one group only",
+            "harm is the squared relative error of the outputs; the least per GFLOP comes first",
         ]
         if self.speed is not None:
             notes.append(f"times are the shortest of {self.speed.repeats} forwards on this machine")
@@ -426,15 +492,16 @@ class Pruning(ListReport[GroupPruning]):
 
 
 def _quality_column(
-    heading: str, worst: Callable[[Sequence[R]], float | None]
+    heading: str, worst: Callable[[Sequence[R]], float | None], digits: int = 0
 ) -> Column[Sequence[R]]:
     """The lowest SQNR of some rows, the hotter the larger the error at the outputs is."""
 
     def text(rows: Sequence[R]) -> str:
         found = worst(rows)
-        return "" if found is None else f"{found:.0f} dB"
+        return "" if found is None else f"{found:.{digits}f} dB"
 
-    return Column(heading, heading, text, value=worst, bar=lambda rows: _error(worst(rows) or 0.0))
+    name = f"SQNR {heading}"
+    return Column(name, heading, text, value=worst, bar=lambda rows: _error(worst(rows) or 0.0))
 
 
 def _error(sqnr_db: float) -> float:

@@ -397,6 +397,7 @@ class ListReport(Report, Generic[R]):
 
     entries: Sequence[R]
     """What the table lists, a line each."""
+    _most_rows = _MOST_ROWS
 
     @property
     @abstractmethod
@@ -462,10 +463,9 @@ class ListReport(Report, Generic[R]):
         """The answer, then the table; with a `width`, columns that do not fit are left out."""
         facts = self._facts()
         below = [*(fact_lines(facts, width) if facts else ()), *note_lines(self._notes(), width)]
-        shown = self.entries[:_MOST_ROWS]
-        columns = select_columns(self._columns(), None)
-        more = left_out(self.entries, shown)
-        table = table_text(columns, shown, more, below, room=width)
+        columns, rows = self._printed()
+        shown = rows[: self._most_rows]
+        table = table_text(columns, shown, left_out(rows, shown), below, room=width)
         return "\n".join([*wrapped(harmless(self.answer), width), table])
 
     def to_dict(self) -> dict[str, Any]:
@@ -481,9 +481,13 @@ class ListReport(Report, Generic[R]):
     def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
         return csv_rows(self._columns(), self.entries)
 
+    def _printed(self) -> tuple[Sequence[Column[Any]], Sequence[Any]]:
+        """The columns and rows of the table that people read; CSV and JSON have all entries."""
+        return select_columns(self._columns(), None), self.entries
+
     def _repr_html_(self) -> str:
-        name, *columns = select_columns(self._columns(), None)
-        rows = [HtmlRow(one, name.text(one), 0) for one in self.entries]
+        (name, *columns), every = self._printed()
+        rows = [HtmlRow(one, name.text(one), 0) for one in every]
         heading = name.heading
         return tree_fragment(
             self.title, self.answer, self._facts(), columns, rows, self._notes(), heading
@@ -497,7 +501,8 @@ def _kind(report: Report) -> str:
 
 def _headings(columns: Iterable[Column[R]]) -> tuple[ReportColumn, ...]:
     return tuple(
-        ReportColumn(title=one.heading, right=one.right, spare=one.spare) for one in columns
+        ReportColumn(title=one.heading, name=one.key, right=one.right, spare=one.spare)
+        for one in columns
     )
 
 
