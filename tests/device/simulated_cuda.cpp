@@ -613,6 +613,19 @@ struct Call {  // an op whose device tensors stand on the stack as CPU tensors o
   }
 };
 
+// Ops that take no generator draw from the default one of the CPU: it has the state of the device's meanwhile.
+const std::set<std::string> DRAWING = {"aten::native_dropout"};
+
+struct DeviceDraws {
+  at::Generator host = at::detail::getDefaultCPUGenerator(), own;
+  Tensor before;
+  explicit DeviceDraws(int device) : own(generators()[device]), before(host.get_state()) { host.set_state(own.get_state()); }
+  ~DeviceDraws() {
+    own.set_state(host.get_state());
+    host.set_state(before);
+  }
+};
+
 void run(const c10::OperatorHandle& op, c10::Stack* stack) {
   const auto& schema = op.schema();
   auto first = stack->size() - schema.arguments().size();
@@ -653,6 +666,8 @@ void run(const c10::OperatorHandle& op, c10::Stack* stack) {
   if (SIZED.count(call.name) || call.has_mask || is_repeat) wait_for(stream, "size of " + call.name);
   if (call.has_host_index) wait_for(stream, "copy an index to the device for " + call.name);
   {
+    std::optional<DeviceDraws> drawing;
+    if (DRAWING.count(call.name)) drawing.emplace(call.device);
     at::AutoDispatchBelowADInplaceOrView below;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }

@@ -84,3 +84,14 @@ def test_a_copy_between_devices_makes_both_wait_for_each_other() -> None:
         x.add_(y.mul(2).to("cuda:0"))
     assert not seen.races
     assert x.tolist() == [5.0] * 4
+
+
+def test_a_device_draws_from_its_own_random_state() -> None:
+    torch.manual_seed(0)
+    own, host = torch.cuda.get_rng_state("cuda:1"), torch.get_rng_state()
+    x = torch.ones(100, device="cuda:1")
+    first = torch.nn.functional.dropout(x)
+    assert torch.equal(torch.get_rng_state(), host)
+    torch.cuda.set_rng_state(own, "cuda:1")
+    assert torch.equal(torch.nn.functional.dropout(x), first)
+    assert not torch.equal(torch.nn.functional.dropout(x), first)
