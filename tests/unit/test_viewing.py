@@ -118,6 +118,17 @@ def test_a_folder_without_runs_is_served_and_fills(tmp_path: Path) -> None:
     server.close()
 
 
+def test_a_saved_page_of_many_runs_has_the_latest_and_says_so(tmp_path: Path) -> None:
+    for number in range(MOST_OPEN + 5):
+        run_file(tmp_path / f"{number}.glass")
+        os.utime(tmp_path / f"{number}.glass", (number, number))
+
+    with pytest.warns(TorchglassWarning, match=r"25 run files, .* the 20 latest.*torchglass serve"):
+        page = view(tmp_path, save=tmp_path / "page.html")
+
+    assert names_in(page) == [str(number) for number in range(MOST_OPEN + 4, 4, -1)]
+
+
 def test_of_many_runs_few_are_open_and_all_can_be_opened(tmp_path: Path) -> None:
     for number in range(MOST_OPEN + 5):
         run_file(tmp_path / f"{number}.glass")

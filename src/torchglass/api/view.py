@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
 
@@ -101,7 +102,8 @@ def view(
 
     Args:
         target: A model, a trace, a run, a checkpoint, what another verb returned, or a folder of
-            runs. A folder is served with the runs that appear in it later.
+            runs. A folder is served with the runs that appear in it later. A saved page and one in
+            a notebook have its 20 latest runs.
         *inputs: Positional arguments of the model's forward. With inputs, the model runs once and
             the graph shows its ops.
         against: Another target, or a list of them. The page opens with both side by side and
@@ -274,9 +276,16 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _readers(target: object, *, unsafe: bool) -> list[Reader]:
-    """The readers of a target; a folder of runs has several."""
+    """The readers of a target; a folder of runs has several, of which the latest are opened."""
     if runs := _runs_in(target):
-        readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
+        opened = (reader for run in runs if (reader := _open_or_warn(run)) is not None)
+        readers = list(islice(opened, MOST_OPEN))
+        if len(runs) > MOST_OPEN:
+            warn(
+                f"{target} has {len(runs):,} run files, and the page has the {MOST_OPEN} latest. "
+                "For all of them, serve the folder (torchglass serve). For others, name them: "
+                "tg.view(one, against=[others], save=…)"
+            )
         return readers or [open_reader(runs[0])]
     return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
 
