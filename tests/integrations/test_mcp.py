@@ -206,6 +206,54 @@ def test_a_cursor_reaches_everything_and_no_answer_is_long(tmp_path: Path) -> No
     assert sum(text.count("float32") for text in pages) == 362
 
 
+ODD = [
+    "",
+    " ",
+    "x" * 9_000,
+    "漢字" * 3_000,
+    "no/such.glass",
+    "notes.txt",
+    "..",
+    "odd.glass",
+    "1; --",
+]
+"""What an agent may pass as a name."""
+
+
+@pytest.mark.slow
+def test_every_answer_is_short_and_none_is_empty(folder: Path) -> None:
+    config = {f"setting_{number}_{'x' * 50}": "y" * 300 for number in range(200)}
+    model = nn.Sequential(nn.Linear(2, 1))
+    with tg.watch(
+        model, save=folder / "odd.glass", config=config, notes="word " * 3_000, verbose=False
+    ) as watcher:
+        for number in range(300):
+            watcher.log(f"a value with the number {number}", number)
+        model(torch.ones(1, 2))
+        watcher.step()
+    columns = ", ".join(f"{number} AS a_long_name_of_column_{number}" for number in range(900))
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("runs", {"folder": odd}) for odd in ODD),
+        *(("runs", {"where": odd, "sort": odd}) for odd in ODD),
+        *(("diagnose", {"run": odd}) for odd in ODD),
+        *(("module", {"target": "odd.glass", "path": odd}) for odd in ODD),
+        *(("series", {"run": "odd.glass", "name": odd}) for odd in ODD),
+        *(("summary", {"target": odd}) for odd in ODD),
+        *(("trace", {"file": "pass.glass", "search": odd}) for odd in ODD),
+        *(("compare", {"a": odd, "b": "odd.glass"}) for odd in ODD),
+        *(("query", {"sql": odd}) for odd in ODD),
+        ("query", {"sql": f"SELECT {columns}"}),
+        ("query", {"sql": f"SELECT 1 WHERE 'no' = '{'x' * 9_000}'"}),
+        ("series", {"run": "odd.glass", "points": -3}),
+    ]
+
+    answers = ask_all(folder, *asked)
+
+    for question, (answer, _) in zip(asked, answers, strict=True):
+        assert answer.strip(), question
+        assert token_count(answer) <= MOST_TOKENS, question
+
+
 def test_a_single_item_that_is_too_long_is_cut_and_says_so() -> None:
     answer = page("A title", ["word " * 5000, "next"])
 

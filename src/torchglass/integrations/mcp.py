@@ -86,11 +86,12 @@ def _fenced(tool: F) -> F:
         try:
             with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return tool(*args, **kwargs)
+                return _cut(tool(*args, **kwargs), MOST_TOKENS)
         except Exception as error:
             kind = "" if type(error).__module__.startswith("torchglass") else type(error).__name__
             message = ": ".join(filter(None, (kind, " ".join(str(error).split()))))
-            raise ToolError(_cut(message, MOST_TOKENS)) from error
+            # The SDK puts the name of the tool before it.
+            raise ToolError(_cut(message, MOST_TOKENS - _FOOTER_TOKENS)) from error
 
     return fenced  # type: ignore[return-value]
 
@@ -114,6 +115,7 @@ def page(title: str, items: Sequence[T], cursor: int = 0, text: Callable[[T], st
     """A title, the text of as many items from a cursor on as fit, and the next cursor."""
     if not 0 <= cursor < max(len(items), 1):
         raise TargetError(f"cursor must be from 0 to {len(items) - 1}, not {cursor}")
+    title = _cut(title, MOST_TOKENS // 2)
     room = MOST_TOKENS - token_count(title) - _FOOTER_TOKENS
     shown: list[str] = []
     for item in map(text, items[cursor:]):
@@ -336,6 +338,8 @@ def _finding(number: int, one: Finding, model: Model) -> str:
         lines.append(f"   line: {_place(one.source)}")
     if place := one.path or _parameter_of(one.series, model):
         lines += [f"   {text}" for text in _lines_of_code(model, place)]
+    elif one.source is None:
+        lines += [f"   {text}" for text in _forward_line(model, model.root)]
     if remedy := remedy_of(one):
         lines.append(f"   do: {harmless(remedy)}")
     if one.consequences:
@@ -391,9 +395,7 @@ def _module_facts(
     module: Module, model: Model, series: Iterable[Series], findings: Iterable[Finding]
 ) -> Iterator[str]:
     yield from _lines_of_code(model, module.path)
-    source = model.classes.get(module.class_name)
-    if source is not None and source.forward_line is not None:
-        yield f"forward: {_file(source.forward_file or source.file)}:{source.forward_line}"
+    yield from _forward_line(model, module)
     for one in findings:
         if one.path == module.path:
             yield f"finding: {one.kind}: {harmless(one.message)}"
@@ -407,6 +409,12 @@ def _module_facts(
         if each.path == module.path:
             yield f"series: {each.label}"
     yield f"mode: {'training' if module.training else 'eval'} when the model was read"
+
+
+def _forward_line(model: Model, module: Module) -> Iterator[str]:
+    source = model.classes.get(module.class_name)
+    if source is not None and source.forward_line is not None:
+        yield f"forward: {_file(source.forward_file or source.file)}:{source.forward_line}"
 
 
 def _series_title(points: Points) -> str:
