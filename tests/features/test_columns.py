@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,65 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record(where / "slow.glass", lr=0.01)
     record(where / "inner" / "fast.glass", lr=0.2)
     return where
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """Two runs, half a run, and one whose steps are corrupt although its summary is there."""
+    where = tmp_path / "damaged"
+    shutil.copytree(folder, where)
+    good = (folder / "slow.glass").read_bytes()
+    (where / "half.glass").write_bytes(good[: len(good) // 2])
+    corrupt = good[: 2 * 8192] + bytes(len(good) - 2 * 8192)
+    (where / "corrupt.glass").write_bytes(corrupt)
+    return where
+
+
+def test_a_query_leaves_out_what_is_corrupt_and_says_so(damaged: Path) -> None:
+    sql = "SELECT run, count(*) FROM points WHERE name = 'loss' GROUP BY run ORDER BY run"
+
+    with pytest.warns(tg.TorchglassWarning) as told:
+        found = tg.query(sql, damaged)
+
+    assert list(found.entries) == [("inner/fast", 5), ("slow", 5)]
+    half, corrupt = (str(one.message) for one in told)
+    assert re.match(r"left out 1 file\. The first: .*half\.glass", half)
+    assert re.match(r"left out: .*corrupt\.glass", corrupt)
+
+
+@pytest.mark.slow
+def test_an_export_leaves_out_what_is_corrupt_and_says_so(damaged: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "torchglass", "export", damaged, "--parquet", out],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    told = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert re.match(r"torchglass: left out 1 file\. The first: .*half\.glass", told[0])
+    assert re.match(r"torchglass: left out: .*corrupt\.glass", told[1])
+    files = {file.stem for file in (out / "points").rglob("*.parquet")}
+    assert files == {"fast", "slow"}
+
+
+@pytest.mark.slow
+def test_more_runs_than_a_process_may_open_are_asked(folder: Path, tmp_path: Path) -> None:
+    for number in range(150):
+        shutil.copyfile(folder / "slow.glass", tmp_path / f"{number}.glass")
+    sql = "SELECT count(*) FROM points"
+    ask = [sys.executable, "-m", "torchglass", "query", sql, str(tmp_path)]
+
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 120; exec "$@"', "sh", *ask],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_arrow_table_has_every_value_of_a_run(folder: Path) -> None:

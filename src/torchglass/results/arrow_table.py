@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,12 +87,3 @@ def write_parquet(columns: RunColumns, file: File) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
-
-
-def all_batches(runs: Sequence[RunColumns]) -> pa.RecordBatchReader:
-    """The rows of several runs as one stream."""
-    arrow = import_pyarrow()
-    schema = arrow_schema(runs[0].columns)
-    batches = chain.from_iterable(run.batches() for run in runs)
-    found: pa.RecordBatchReader = arrow.RecordBatchReader.from_batches(schema, batches)
-    return found

@@ -9,19 +9,21 @@ from __future__ import annotations
 import glob
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from os import fspath
 from pathlib import Path
 from typing import Any
 
-from torchglass.errors import StoreError, TargetError, ViewError
-from torchglass.records.run import Reader, Series
+from torchglass.errors import StoreError, TargetError, ViewError, warn
+from torchglass.records.run import RunEntry, Series
 from torchglass.records.urls import url_of
-from torchglass.results.arrow_table import RunColumns, all_batches, write_parquet
+from torchglass.results.arrow_table import RunColumns, write_parquet
 from torchglass.results.report import ListReport
-from torchglass.results.run import open_entry
+from torchglass.results.run import SavedRun, open_entry
 from torchglass.results.runs import RunFolder, RunTable, one_each, value_text
 from torchglass.store.arrow_columns import SCHEMA_COLUMNS, arrow_schema, import_pyarrow
 from torchglass.store.run_index import entry_of
@@ -38,10 +40,36 @@ _QUOTED = re.compile(r"'(?:[^']|'')*'")
 
 
 @dataclass(frozen=True)
+class QueriedRun:
+    """A run that a query may read. It is open while it is read: a folder may have thousands."""
+
+    name: str
+    folder: Path
+    entry: RunEntry
+
+    def series(self) -> Sequence[Series]:
+        """Its series; none if it cannot be read."""
+        try:
+            with self._opened() as run:
+                return run.reader.series()
+        except StoreError as error:
+            warn(f"left out: {error}")
+            return ()
+
+    def batches(self, series: Sequence[Series], columns: Sequence[str]) -> Iterator[Any]:
+        """The rows of some series in parts."""
+        with self._opened() as run:
+            yield from RunColumns(run.reader, self.name, series, columns).batches()
+
+    def _opened(self) -> SavedRun:
+        return open_entry(self.folder, self.entry)
+
+
+@dataclass(frozen=True)
 class QuerySource:
     """What a query reads: run files, Parquet files, and a table of the runs."""
 
-    runs: Sequence[tuple[str, Reader]]
+    runs: Sequence[QueriedRun]
     parquet: Sequence[str]
     table: Any
     """An Arrow table, or the path of a Parquet file; None if there is none."""
@@ -59,9 +87,9 @@ def import_duckdb() -> Any:
 def query(sql: str, targets: Sequence[Path]) -> QueryResult:
     """The answer to a query over run files, folders of runs, and folders of Parquet files."""
     duckdb = import_duckdb()
-    with ExitStack() as opened, closing(duckdb.connect()) as connection:
+    with closing(duckdb.connect()) as connection:
         _expect_reading(duckdb, sql)
-        source = _source(targets, opened)
+        source = _source(targets)
         _prepare(connection, source)
         try:
             if source.runs:
@@ -90,8 +118,8 @@ def _first_lines(error: Exception) -> str:
     return " ".join(str(error).split("\n\n")[0].split())
 
 
-def _source(targets: Sequence[Path], opened: ExitStack) -> QuerySource:
-    runs: list[tuple[str, Reader]] = []
+def _source(targets: Sequence[Path]) -> QuerySource:
+    runs: list[QueriedRun] = []
     parquet: list[str] = []
     tables: list[Any] = []
     for target in targets:
@@ -102,10 +130,9 @@ def _source(targets: Sequence[Path], opened: ExitStack) -> QuerySource:
                 tables.append(str(target / RUNS_FILE))
             continue
         table = run_table(target)
-        for entry in table:
-            reader = open_entry(table.folder, entry).reader
-            opened.callback(reader.close)
-            runs.append((entry.path.removesuffix(".glass"), reader))
+        runs += [
+            QueriedRun(entry.path.removesuffix(".glass"), table.folder, entry) for entry in table
+        ]
         tables.append(_arrow(table))
     return QuerySource(runs, parquet, tables[0] if len(tables) == 1 else None)
 
@@ -130,7 +157,11 @@ def run_table(target: Path) -> RunTable:
         entries = list(one_each(stored_entries(url)))
         return RunTable(target.parent, entries) if entries else RunFolder(target).table()
     if target.is_dir():
-        return RunFolder(target).table()
+        table = RunFolder(target).table()
+        if table.unreadable:
+            first = table.unreadable[0].unreadable
+            warn(f"left out {plural(len(table.unreadable), 'file')}. The first: {first}")
+        return table
     if not target.is_file():
         raise TargetError(f"there is no run file, folder or Parquet file {target}")
     entry = entry_of(target)
@@ -186,39 +217,38 @@ def _text(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _register_runs(connection: Any, runs: Sequence[tuple[str, Reader]], sql: str) -> None:
+def _register_runs(connection: Any, runs: Sequence[QueriedRun], sql: str) -> None:
     """Give DuckDB the series and the columns of the runs that the query can use."""
     pyarrow = import_pyarrow()
-    every = [(name, series) for name, reader in runs for series in reader.series()]
+    scans = list(_scans(connection, sql))
+    if not scans:
+        return  # It asks for the table of runs only.
+    every = [(run, series) for run in runs for series in run.series()]
     rows = {
         "number": range(len(every)),
-        "run": [name for name, _ in every],
+        "run": [run.name for run, _ in every],
         "path": [series.path for _, series in every],
         "name": [series.name for _, series in every],
         "kind": [series.kind for _, series in every],
     }
     connection.register("__series", pyarrow.table({key: list(rows[key]) for key in rows}))
-    scans = list(_scans(connection, sql))
     wanted = {number for scan in scans for number in _wanted(connection, scan)}
     columns = [name for name in SCHEMA_COLUMNS if any(name in scan.columns for scan in scans)] or [
         "step"
     ]
-    parts = []
-    first = 0
-    for name, reader in runs:
-        series: Sequence[Series] = reader.series()
-        chosen = [each for at, each in enumerate(series) if first + at in wanted]
-        first += len(series)
-        if chosen:
-            parts.append(RunColumns(reader, name, chosen, columns))
+    chosen: defaultdict[int, list[Series]] = defaultdict(list)
+    known = {id(run): run for run in runs}
+    for number in sorted(wanted):
+        run, series = every[number]
+        chosen[id(run)].append(series)
+    batches = (known[key].batches(series, columns) for key, series in chosen.items())
     connection.unregister("__series")
     connection.unregister(_LOCAL)
-    if not parts:
-        found: Any = arrow_schema(columns).empty_table()
-    elif len(scans) == 1:
-        found = all_batches(parts)
-    else:
-        found = all_batches(parts).read_all()
+    found: Any = pyarrow.RecordBatchReader.from_batches(
+        arrow_schema(columns), chain.from_iterable(batches)
+    )
+    if len(scans) > 1:
+        found = found.read_all()
     connection.register(_LOCAL, _all_columns(connection, found, columns))
 
 
@@ -315,9 +345,12 @@ def export_parquet(targets: Sequence[Path], folder: Path) -> Iterator[Path]:
     for table in tables:
         for entry in table:
             name = entry.path.removesuffix(".glass")
-            with open_entry(table.folder, entry) as run:
-                file = folder / POINTS_FOLDER / f"{name}{_SUFFIX}"
-                yield write_parquet(RunColumns(run.reader, name), file)
+            try:
+                with open_entry(table.folder, entry) as run:
+                    file = folder / POINTS_FOLDER / f"{name}{_SUFFIX}"
+                    yield write_parquet(RunColumns(run.reader, name), file)
+            except StoreError as error:
+                warn(f"left out: {error}")
     if any(len(table) for table in tables):
         from pyarrow import parquet
 
