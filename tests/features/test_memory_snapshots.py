@@ -259,8 +259,8 @@ def test_a_file_that_would_run_code_is_refused_and_runs_nothing(protocol: int) -
     [
         (b"", "empty or cut short. Copy it again"),
         (pickle.dumps(a_training())[:-40], "cut short. Copy it again"),
-        (b"PK\x03\x04 a checkpoint", "not a memory snapshot, or damaged. Write one with"),
-        (b"\x80\x04\x8c\x02\xff\xff.", "not a memory snapshot, or damaged. Write one with"),
+        (b"PK\x03\x04 a checkpoint", "not a memory snapshot, or corrupt. Write one with"),
+        (b"\x80\x04\x8c\x02\xff\xff.", "not a memory snapshot, or corrupt. Write one with"),
         (pickle.dumps({"weights": [1.0]}), "a pickle, but not a memory snapshot. Write one with"),
         (pickle.dumps({"segments": [3]}), "not in the format"),
         (pickle.dumps({"segments": [segment(0, free(1), total_size="9")]}), "not in the format"),

@@ -206,7 +206,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     whole[middle : middle + 40] = b"\xff" * 40
     (tmp_path / "bad.json.gz").write_bytes(whole)
 
-    assert "damaged" in str(tg.profile(tmp_path / "bad.json.gz"))
+    assert "corrupt" in str(tg.profile(tmp_path / "bad.json.gz"))
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,13 @@ class EventReader:
                 buffer, position = buffer[start:], 0
             more = next(chunks, "")
             if not more or len(buffer) > _LONGEST_EVENT:
-                cause = "the file is damaged" if more else "the file ends in the middle"
+                cause = "the file is corrupt" if more else "the file ends in the middle"
                 self.problem = self.problem or cause
                 return
             buffer += more
 
     def _read_to_the_end(self, chunks: Iterator[str]) -> None:
-        """Read what follows the events, so that a damaged end of a compressed file is known."""
+        """Read what follows the events, so that a corrupt end of a compressed file is known."""
         for _ in chunks:
             pass
 
@@ -128,7 +128,7 @@ class EventReader:
                 try:
                     yield member.decompress(left, _CHUNK_BYTES)
                 except zlib.error:
-                    self.problem = "the compressed file is damaged"
+                    self.problem = "the compressed file is corrupt"
                     return
                 left = member.unconsumed_tail or member.unused_data
                 if member.eof:

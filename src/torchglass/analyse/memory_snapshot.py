@@ -27,7 +27,7 @@ _DAMAGED = (
     *(pickle.UnpicklingError, EOFError, ValueError, LookupError, AttributeError, TypeError),
     *(ImportError, ArithmeticError, MemoryError),
 )
-"""What the unpickler raises for a damaged file."""
+"""What the unpickler raises for a corrupt file."""
 _PASSED_ON = ("_call_impl", "_wrapped_call_impl")
 """Functions of nn.Module that only call the forward."""
 
@@ -166,7 +166,7 @@ def read_snapshot(file: BinaryIO, model: Model | None = None) -> Snapshot:
     except _DAMAGED as error:
         if is_pickle and (isinstance(error, EOFError) or "truncated" in str(error)):
             raise TargetError("it is empty or cut short. Copy it again.") from None
-        raise TargetError(f"it is not a memory snapshot, or damaged. {_WRITE}") from None
+        raise TargetError(f"it is not a memory snapshot, or corrupt. {_WRITE}") from None
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
         raise TargetError(f"it is a pickle, but not a memory snapshot. {_WRITE}")
     try:
