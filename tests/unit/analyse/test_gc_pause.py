@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchglass.errors import collector_paused
+from torchglass.errors import collect_as_usual, collect_less, collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,35 @@ def test_an_inner_pause_does_not_end_an_outer_one() -> None:
             pass
 
         assert not gc.isenabled()
+
+
+@pytest.fixture
+def usual() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.set_threshold(*before)
+
+
+def test_the_collector_runs_less_often_until_the_last_of_several_steps_ends(
+    usual: tuple[int, int, int],
+) -> None:
+    collect_less("one")
+    collect_less("another")
+    collect_less("one")
+    assert gc.get_threshold()[0] > usual[0]
+
+    collect_as_usual("one")
+    assert gc.get_threshold()[0] > usual[0]
+
+    collect_as_usual("another")
+    collect_as_usual("another")
+    assert gc.get_threshold() == usual
+
+
+def test_thresholds_that_the_user_sets_meanwhile_stay(usual: tuple[int, int, int]) -> None:
+    collect_less("step")
+    gc.set_threshold(123, 4, 5)
+
+    collect_as_usual("step")
+
+    assert gc.get_threshold() == (123, 4, 5)

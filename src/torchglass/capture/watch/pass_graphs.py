@@ -2,6 +2,9 @@
 
 Whether a pass took a new path is known only when it is over. The next passes are traced until one
 takes that path. The graph is the union of all traced passes, and counts all observed ones.
+
+The operations of a pass can be probed without a trace. If they are other ones than before, the next
+pass is traced.
 """
 
 from __future__ import annotations

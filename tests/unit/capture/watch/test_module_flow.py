@@ -1,8 +1,9 @@
-"""Of steps that are not logged nothing is seen but that they were taken."""
+"""Of steps that are not logged nothing is seen but that they were taken; few others are traced."""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from torch import nn
 
 from tests.watched import watching
 from torchglass.capture import module_calls
+from torchglass.capture.trace.pass_recorder import PassRecorder
+from torchglass.capture.watch import pass_graphs
+from torchglass.records.training import TrainingFacts
 
 CALL = nn.Module.__call__
 
@@ -90,3 +94,42 @@ def test_a_watcher_that_is_closed_in_a_pass_leaves_nothing_behind() -> None:
         step(model, optimizer)
 
         assert nn.Module.__call__ is CALL
+
+
+class Detaching(nn.Module):
+    """Cuts its head off from the gradient when it is told to; its calls stay the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.detaches = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(x)
+        output: torch.Tensor = self.head(hidden.detach() if self.detaches else hidden)
+        return output
+
+
+def test_a_pass_is_traced_again_when_its_operations_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[int] = []
+    taken = [0]
+
+    class Recorder(PassRecorder):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            traced.append(taken[0])
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(pass_graphs, "PassRecorder", Recorder)
+    model = Detaching()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    with watching(model) as seen:
+        for taken[0] in range(12):
+            model.detaches = taken[0] >= 7
+            step(model, optimizer)
+
+    # The operations of step 8 are looked at, and so are those of the first five.
+    assert traced == [0, 9]
+    facts = seen.store.document(TrainingFacts)
+    assert facts is not None
+    assert [one.function for one in facts.gradient_stops] == ["detach"]
