@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -75,12 +76,17 @@ SAVED_PREFIX = "_saved_"
 """The prefix of the attributes in which a node shows the tensors it saved."""
 
 
+def _frames_of_all_threads() -> Iterator[types.FrameType]:
+    yield from sys._current_frames().values()
+
+
 def roots_of_backward() -> tuple[Any, ...]:
     """The nodes at which the running backward begins, such as that of the loss.
 
-    On an accelerator another thread runs the hooks, so the frames of all threads are searched.
+    On an accelerator another thread runs the hooks, so the frames of all threads are searched. Its
+    own come first: Python may hand out a frame of a busy thread that is gone already.
     """
-    for frame in sys._current_frames().values():
+    for frame in chain([sys._getframe()], _frames_of_all_threads()):
         outer: types.FrameType | None = frame
         while outer is not None:
             if outer.f_code is BACKWARD_CODE:

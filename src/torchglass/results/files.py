@@ -63,19 +63,20 @@ def ranks_beside(path: Path) -> list[FileReader]:
 
 def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
     readers: list[FileReader] = []
-    ranks: set[tuple[object, int]] = set()
+    identities: set[object] = set()
+    ranks: set[int] = set()
     for reader in _readable(paths):
         readers.append(reader)
         if reader.finished() and reader.is_empty():
             continue
         run = reader.run()
-        known = len(ranks)
-        ranks.add((run_identity(run), run.rank))
+        identities.add(run_identity(run))
         # At the second run already: a folder may have more than can be open.
-        if len(ranks) == known or len({identity for identity, _ in ranks}) > 1:
+        if run.rank in ranks or len(identities) > 1:
             for each in readers:
                 each.close()
             raise _several_runs(target, [path.name for path in paths])
+        ranks.add(run.rank)
     if not readers:
         raise StoreError(f"there is no run file in {target}")
     return _filled(readers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,16 +99,29 @@ def _slow(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 
 def _stragglers(seconds: Mapping[int, float], what: str) -> Iterator[Finding]:
+    known = sorted(each for each in seconds.values() if not math.isnan(each))
     for rank, own in seconds.items():
-        others = [each for other, each in seconds.items() if other != rank and not math.isnan(each)]
-        if others and own > SLOW * statistics.median(others):
-            ratio = own / statistics.median(others)
+        if len(known) < 2 or math.isnan(own):
+            continue
+        usual = _median_without(known, own)
+        if own > SLOW * usual > 0:
+            ratio = own / usual
             yield Finding(
                 severity="warning",
                 kind="straggler",
                 message=f"rank {rank} takes {ratio:.1f} times as long as the others {what}",
                 facts={"rank": rank, "ratio": ratio},
             )
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of ordered values without one of them, without a copy: there may be thousands."""
+    gone, rest = bisect_left(ordered, value), len(ordered) - 1
+
+    def at(place: int) -> float:
+        return ordered[place + (place >= gone)]
+
+    return (at((rest - 1) // 2) + at(rest // 2)) / 2
 
 
 def _dropped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -124,6 +137,9 @@ def _dropped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 LOST_NS = 60_000_000_000
 """A rank is not waited for when its latest step is this much older than that of the others."""
+
+_MOST_BYTES = 256 << 20
+"""Values of all ranks that are in memory at a time, unless one series has more."""
 
 T = TypeVar("T")
 
@@ -180,9 +196,17 @@ class RanksReader:
     def points_of(
         self, ids: Sequence[SeriesId], *, after: int = -1, most: int | None = None
     ) -> list[Points]:
-        """The points of several series; each file is read once."""
-        wanted = [self._known(each) for each in ids]
-        last = self.last_step()
+        """The points of several series; each file is read once, or for each part of many series."""
+        wanted, last = self._known(ids), self.last_step()
+        steps = last + 1 if most is None else most
+        row = np.dtype(np.float64).itemsize * len(FIELDS["stats"])
+        at_once = max(_MOST_BYTES // max(row * steps * len(self.ranks), 1), 1)
+        parts = (wanted[at : at + at_once] for at in range(0, len(wanted), at_once))
+        return [points for part in parts for points in self._points(part, last, after, most)]
+
+    def _points(
+        self, wanted: Sequence[Series], last: int, after: int, most: int | None
+    ) -> list[Points]:
         parts: defaultdict[SeriesId, list[Points]] = defaultdict(list)
         for reader in self.ranks.values():
             common, there = self._common(reader, wanted)
@@ -198,7 +222,7 @@ class RanksReader:
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
         """The bins of several series; each file is read once."""
-        wanted, last = [self._known(each) for each in ids], self.last_step()
+        wanted, last = self._known(ids), self.last_step()
         parts: defaultdict[SeriesId, defaultdict[int, list[Histogram]]]
         parts = defaultdict(lambda: defaultdict(list))
         for reader in self.ranks.values():
@@ -211,15 +235,18 @@ class RanksReader:
 
     def last_step(self) -> int:
         """The latest step that all ranks that are still running have written."""
-        lasts = [(reader.last_step(), reader) for reader in self.ranks.values()]
-        furthest = max(last for last, _ in lasts)
-        newest = max(reader.last_time_ns() for _, reader in lasts)
+        # One rank after the other: not all files may be open at a time.
+        known = [
+            (reader.last_step(), reader.last_time_ns(), reader.finished())
+            for reader in self.ranks.values()
+        ]
+        newest = max(time_ns for _, time_ns, _ in known)
         awaited = [
             last
-            for last, reader in lasts
-            if not reader.finished() and newest - reader.last_time_ns() < LOST_NS
+            for last, time_ns, is_finished in known
+            if not is_finished and newest - time_ns < LOST_NS
         ]
-        return min(awaited, default=furthest)
+        return min(awaited, default=max(last for last, _, _ in known))
 
     def finished(self) -> bool:
         """Whether all ranks closed their run."""
@@ -246,11 +273,11 @@ class RanksReader:
         for reader in self.ranks.values():
             reader.close()
 
-    def _known(self, series: SeriesId) -> Series:
+    def _known(self, ids: Sequence[SeriesId]) -> list[Series]:
         known = self.series()
-        if not 0 <= series < len(known):
-            raise StoreError(f"{self.path} has no series with the id {series}")
-        return known[series]
+        if missing := [each for each in ids if not 0 <= each < len(known)]:
+            raise StoreError(f"{self.path} has no series with the id {missing[0]}")
+        return [known[each] for each in ids]
 
     def _common(
         self, reader: FileReader, wanted: Sequence[Series]

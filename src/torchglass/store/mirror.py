@@ -228,6 +228,11 @@ def _copy(connection: sqlite3.Connection, store: ObjectStore, manifest: Manifest
             _put_documents(connection, manifest, documents, content)
             connection.execute("DELETE FROM meta")
             connection.executemany("INSERT INTO meta VALUES (?, ?)", _meta(manifest))
+        if "finished_ns" in manifest.meta:
+            # Without a journal it is opened faster, unless a reader has it open now.
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("PRAGMA busy_timeout = 0")
+                connection.execute("PRAGMA journal_mode = DELETE")
     except _CORRUPT as error:
         raise StoreError(f"{store.name} cannot be read: {error_line(error)}") from error
 

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,10 +84,11 @@ class Manifest:
     """The table "meta" of the run file."""
     sessions: tuple[Any, ...]
     """The table "sessions" of the run file."""
-    series: ShippedObject | None = None
-    documents: Mapping[str, ShippedObject] = field(default_factory=dict)
-    segments: tuple[ShippedSegment, ...] = ()
-    replaced: tuple[str, ...] = ()
+    series: ShippedObject | None
+    """The list of series: path, name and kind of each."""
+    documents: Mapping[str, ShippedObject]
+    segments: tuple[ShippedSegment, ...]
+    replaced: tuple[str, ...]
     """Objects that were merged into others and will be deleted."""
     entry: RunEntry | None = None
     """The run as a table of runs lists it; its status was true when the manifest was written."""
@@ -98,6 +99,12 @@ class Manifest:
     def last(self) -> int:
         """The number of the last frame; 0 before the first."""
         return self.segments[-1].last if self.segments else 0
+
+    @property
+    def files(self) -> set[str]:
+        """The names of all objects."""
+        objects = [*self.documents.values(), *([self.series] if self.series is not None else [])]
+        return {*(each.file for each in objects), *(each.file for each in self.segments)}
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored."""

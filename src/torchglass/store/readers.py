@@ -9,9 +9,10 @@ import threading
 import time
 import weakref
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, final, overload
@@ -112,10 +113,11 @@ class FileReader(Reader):
     def __init__(self, path: Path, *, session: int = _LATEST) -> None:
         self.path = Path(path)
         self._session = session
-        self._connection = schema.open_read_only(self.path)
-        # Users who only read a curve (`tg.open(path)["loss"]`) close nothing.
-        self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
+        self._connection: sqlite3.Connection | None = None
+        self._let_go: Callable[[], object] = lambda: None
+        self._is_closed = False
         self._lock = threading.Lock()
+        self._opened()
         self._decoded: dict[str, tuple[int, Any]] = {}
         self._mirror = mirror_of(self.path)
 
@@ -264,7 +266,27 @@ class FileReader(Reader):
     def close(self) -> None:
         """Close the file; the last reader of a finished run removes its write-ahead log."""
         with self._lock:
+            self._is_closed = True
             self._let_go()
+
+    def rest(self) -> None:
+        """Close the file until it is read again, unless it is being read now."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._let_go()
+                self._connection = None
+            finally:
+                self._lock.release()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._is_closed:
+            raise StoreError(f"cannot read {self.path}: it was closed")
+        if self._connection is None:
+            self._connection = schema.open_read_only(self.path)
+            # Users who only read a curve (`tg.open(path)["loss"]`) close nothing.
+            self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
+        _recently_read(self)
+        return self._connection
 
     def __enter__(self) -> FileReader:
         return self
@@ -314,13 +336,45 @@ class FileReader(Reader):
             self._mirror.want_update()
         with self._lock:
             try:
-                self._connection.execute("BEGIN")
+                connection = self._opened()
+                connection.execute("BEGIN")
                 try:
-                    yield self._connection
+                    yield connection
                 finally:
-                    self._connection.execute("COMMIT")
+                    connection.execute("COMMIT")
             except _UNREADABLE as error:
                 raise StoreError(f"cannot read {self.path}: {error}") from error
+
+
+_FEWEST_OPEN = 64
+_FILES_EACH, _FILES_OF_OTHERS = 3, 256
+"""Files of an open run, and those that are left to the rest of the program."""
+_RECENT: OrderedDict[int, weakref.ref[FileReader]] = OrderedDict()
+_RECENT_LOCK = threading.Lock()
+
+
+def _recently_read(reader: FileReader) -> None:
+    """Close the files that were read longest ago, if too many are open."""
+    most = _most_open()
+    with _RECENT_LOCK:
+        _RECENT[id(reader)] = weakref.ref(reader)
+        _RECENT.move_to_end(id(reader))
+        oldest = [_RECENT.popitem(last=False)[1] for _ in range(len(_RECENT) - most)]
+    for known in oldest:
+        if (other := known()) is not None:
+            other.rest()
+
+
+@cache
+def _most_open() -> int:
+    """How many runs may be open at a time: one may have a thousand ranks."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return _FEWEST_OPEN
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max((soft - _FILES_OF_OTHERS) // _FILES_EACH, _FEWEST_OPEN)
 
 
 def _frames_at(connection: sqlite3.Connection, ids: Iterable[int]) -> Iterator[tuple[int, bytes]]:

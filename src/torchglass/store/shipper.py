@@ -101,7 +101,7 @@ class RunShipper:
         self._begin(old)
         news = self._read(old)
         is_all = not news.frames or news.frames[-1].id >= news.last
-        segments, merged = self._segments(old, news)
+        segments = self._segments(old, news)
         new = Manifest(
             format=FORMAT,
             version=VERSION,
@@ -110,17 +110,18 @@ class RunShipper:
             series=self._series(old, news.series),
             documents=self._documents(old, news, is_all=is_all),
             segments=segments,
-            replaced=tuple(merged),
+            replaced=(),
             entry=entry_of(self.path),
             times_ns=news.times_ns,
         )
-        outdated = _outdated(old, new)
+        outdated = old.files - new.files if old is not None else set()
         is_over = is_all and "finished_ns" in new.meta
         # What was replaced just now may still be read by those who have the manifest before.
-        kept = () if is_over else tuple(sorted({*merged, *outdated}))
+        kept = () if is_over else tuple(sorted(outdated))
         self._write(manifest_name(self._rank), replace(new, replaced=kept).to_bytes())
-        gone = {*(old.replaced if old is not None else ()), *merged, *outdated}
-        self._store.remove(sorted(gone - set(kept)))
+        gone = {*(old.replaced if old is not None else ()), *outdated}
+        # A document that is as it was before has its name again.
+        self._store.remove(sorted(gone - set(kept) - new.files))
         return new, news.last
 
     def _stored(self) -> Manifest | None:
@@ -179,13 +180,11 @@ class RunShipper:
         if old.last > last:
             raise _ForeignRunError(f"{self._store.name} has more steps than {self.path}")
 
-    def _segments(
-        self, old: Manifest | None, news: _FileState
-    ) -> tuple[tuple[ShippedSegment, ...], list[str]]:
-        """All segments, after the new one is written, and the files that it replaces."""
+    def _segments(self, old: Manifest | None, news: _FileState) -> tuple[ShippedSegment, ...]:
+        """All segments, after the new one is written."""
         before = list(old.segments) if old is not None else []
         if not news.frames:
-            return tuple(before), []
+            return tuple(before)
         new_bytes = sum(frame.bytes for frame in news.frames)
         merged, level = _to_merge(before, new_bytes)
         frames = list(news.frames)
@@ -208,8 +207,7 @@ class RunShipper:
             unpacked_bytes=sum(frame.bytes for frame in frames),
             level=level,
         )
-        kept = before[: len(before) - len(merged)]
-        return (*kept, new), [segment.file for segment in merged]
+        return (*before[: len(before) - len(merged)], new)
 
     def _series(self, old: Manifest | None, series: Sequence[Series]) -> ShippedObject | None:
         if old is not None and old.series is not None and old.series.id == len(series):
@@ -298,18 +296,6 @@ def _to_merge(before: Sequence[ShippedSegment], new_bytes: int) -> tuple[list[Sh
             break
         rest, merged, level = rest[: 1 - FANOUT], [*last, *merged], level + 1
     return merged, level
-
-
-def _outdated(old: Manifest | None, new: Manifest) -> set[str]:
-    """The documents that a manifest names no longer."""
-    if old is None:
-        return set()
-
-    def named(manifest: Manifest) -> set[str]:
-        series = [manifest.series.file] if manifest.series is not None else []
-        return {*series, *(each.file for each in manifest.documents.values())}
-
-    return named(old) - named(new)
 
 
 def _seconds_from_environment() -> float | None:

@@ -48,6 +48,7 @@ def test_a_finished_run_is_one_plain_file(tmp_path: Path) -> None:
 def test_a_reader_that_nobody_has_any_longer_lets_go_of_the_file(tmp_path: Path) -> None:
     reader = FileReader(write_run(tmp_path / "run.glass"))
     connection = reader._connection
+    assert connection is not None
 
     del reader
     gc.collect()
