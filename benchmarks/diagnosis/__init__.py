@@ -58,6 +58,8 @@ KINDS = {
     "batch-size-mismatch": "inputs of one forward have different batch sizes, and are broadcast",
     "labels-out-of-range": "labels are outside of what the loss expects, or all are ignored",
     "dtype-mix": "a part computes in another precision than the rest",
+    "softmax-over-batch": "a softmax is taken over the samples instead of the classes",
+    "constant-target": "every target is the same",
     # dynamics
     "loss-diverges": "the loss grows without end, or falls without end below zero",
     "loss-spike": "the loss jumps at one step and comes back",

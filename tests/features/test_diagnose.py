@@ -27,6 +27,13 @@ def mlp(*more: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4), *more)
 
 
+class Log(nn.Module):
+    """The logarithm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.log()
+
+
 _CENTRES = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)) * 2
 
 
@@ -107,6 +114,66 @@ def test_softmax_before_cross_entropy_is_named(tmp_path: Path) -> None:
     finding = diagnosis.findings[0]
     assert (finding.kind, finding.path) == ("softmax-before-cross-entropy", "3")
     assert "remove the softmax" in finding.remedy
+
+
+@pytest.mark.parametrize("ends", [nn.LogSoftmax(0), nn.Sequential(nn.Softmax(0), Log())])
+def test_a_softmax_over_the_samples_is_named(ends: nn.Module, tmp_path: Path) -> None:
+    found = tg.diagnose(fit(tmp_path, mlp(ends), loss_of=functional.nll_loss))
+
+    assert kinds(found)[0] == "softmax-over-batch"
+
+
+@pytest.mark.parametrize(("is_log", "expected"), [(False, ["nll-without-log-softmax"]), (True, [])])
+def test_probabilities_instead_of_their_logarithms_in_kl_div_are_named(
+    is_log: bool, expected: list[str], tmp_path: Path
+) -> None:
+    ends = nn.LogSoftmax(-1) if is_log else nn.Softmax(-1)
+
+    def divergence(output: Tensor, labels: Tensor) -> Tensor:
+        target = 0.9 * functional.one_hot(labels, 4) + 0.025
+        return functional.kl_div(output, target, reduction="batchmean")
+
+    assert kinds(tg.diagnose(fit(tmp_path, mlp(ends), loss_of=divergence))) == expected
+
+
+@pytest.mark.parametrize("straight", [False, True])
+def test_a_rounded_value_is_named_unless_its_gradient_goes_straight_through(
+    straight: bool, tmp_path: Path
+) -> None:
+    class Rounded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + (x.round() - x).detach() if straight else x.round()
+
+    model = nn.Sequential(nn.Linear(8, 16), Rounded(), nn.Linear(16, 4))
+    found = tg.diagnose(fit(tmp_path, model))
+
+    if straight:
+        assert not found.problems
+    else:
+        (first, *_) = found.problems
+        assert (first.kind, first.op) == ("no-gradient", "round")
+        assert "test_diagnose.py" in first.message
+
+
+def test_a_head_with_gradients_between_recorded_steps_alone_is_healthy(tmp_path: Path) -> None:
+    class Tasks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = mlp()
+            self.rarely = nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.body(x)
+            return hidden, self.rarely(hidden)
+
+    steps = iter(range(40))
+
+    def loss_of(output: Any, labels: Tensor) -> Tensor:
+        often, rarely = output
+        loss = functional.cross_entropy(often, labels)
+        return loss + rarely.square().mean() if next(steps) % 5 == 3 else loss
+
+    assert not tg.diagnose(fit(tmp_path, Tasks(), loss_of=loss_of, log_freq=5)).problems
 
 
 def test_a_target_that_is_broadcast_is_named(tmp_path: Path) -> None:

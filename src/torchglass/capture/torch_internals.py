@@ -108,6 +108,15 @@ def gradient_shape(node: Any) -> tuple[int, ...] | None:
     return tuple(metadata[0].shape) if metadata else None
 
 
+def softmax_dim(node: Any) -> int | None:
+    """The dimension of the softmax or log_softmax of a node, from 0; None for another node."""
+    dim, shape = getattr(node, f"{SAVED_PREFIX}dim", None), gradient_shape(node)
+    if "Softmax" not in type(node).__name__ or not isinstance(dim, int) or not shape:
+        return None
+    # Autograd shows a negative one as an unsigned number.
+    return (dim - 2**64 if dim >= 2**63 else dim) % len(shape)
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks, such as those of a checkpoint, receive the tensors that ops save now."""
     if hasattr(_autograd, "_top_saved_tensors_default_hooks"):

@@ -95,9 +95,13 @@ class Probe:
     source: SourceLine | None = None
 
 
+FLAT_OPERATIONS = ("round", "floor", "ceil", "sign", "trunc")
+"""Operations whose gradient is 0 everywhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientStop:
-    """An operation through which no gradient flows, although its input needs one."""
+    """An operation through which no gradient flows, or only zeros, although its input needs one."""
 
     path: str
     function: str
@@ -125,6 +129,10 @@ class InputFacts:
     dtype: str = ""
 
 
+KL_DIV = "KlDiv"
+"""The function of a `kl_div`, for which autograd has no node of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFacts:
     """How the loss is computed from the output of the model."""
@@ -139,6 +147,8 @@ class LossFacts:
     """Whether the loss has no other term: it is this one, maybe scaled or negated."""
     is_broadcast: bool = False
     """Whether input and target have different shapes and were expanded to a larger one."""
+    softmax_dim: int | None = None
+    """The dimension of a softmax right before the loss; None if there is none, or it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from tests import make
-from torchglass.analyse.diagnosis.conclude import all_rules
+from torchglass.analyse.diagnosis.conclude import all_rules, conclude
 from torchglass.analyse.diagnosis.rule import RULES
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView
+from torchglass.records.findings import Finding
 from torchglass.records.model import Model
 from torchglass.records.run import RunStatus
+from torchglass.records.trace import SourceLine
 from torchglass.records.training import (
     GradientStop,
     InputFacts,
@@ -257,6 +259,10 @@ PAIRS: dict[str, Pair] = {
         lambda: before("LogSoftmaxBackward0", "SoftmaxBackward0"),
         lambda: before("LogSoftmaxBackward0", "AddmmBackward0", "SoftmaxBackward0"),
     ),
+    "softmax-over-batch": Pair(
+        lambda: losses(replace(CROSS_ENTROPY, softmax_dim=0, input_shape=(8, 4))),
+        lambda: losses(replace(CROSS_ENTROPY, softmax_dim=1, input_shape=(8, 4))),
+    ),
     "nll-without-log-softmax": Pair(
         lambda: before("AddmmBackward0"), lambda: before("LogSoftmaxBackward0", "AddmmBackward0")
     ),
@@ -445,6 +451,94 @@ PAIRS: dict[str, Pair] = {
 }
 
 
+def labelled(*loss: float) -> TrainingView:
+    """A binary cross entropy that is the whole loss."""
+    return losses(
+        LossFacts(function="BinaryCrossEntropyWithLogitsBackward0", is_whole=True), loss=loss
+    )
+
+
+def zeros(*, first: bool) -> TrainingView:
+    """Two weights that are multiplied: the second is 0 and stays 0 if the first is 0, too."""
+    nothing, some = sizes(*[0.0] * 5), sizes(*[0.1] * 5)
+    return training(
+        {
+            ("down", "weight"): nothing if first else some,
+            ("down", "weight.grad"): nothing,
+            ("up", "weight"): nothing,
+            ("up", "weight.grad"): nothing if first else some,
+        },
+        parameters=(weight("down.weight"), weight("up.weight")),
+    )
+
+
+def rarely(*values: float) -> TrainingView:
+    """A head that has no gradient at the recorded steps, and its weight at these steps."""
+    return training(
+        {("head", "weight"): sizes(*values), ("head", "output"): sizes(*[1.0] * len(values))},
+        parameters=(weight(), weight("head.weight", with_gradient=0, without_gradient=5)),
+    )
+
+
+def recurrent(first: float, **facts: Any) -> TrainingView:
+    """SGD whose first update is so large, in a training that is lost within a few steps."""
+    return updates(first, 1e6, 1e9, loss=[2.0, 2e6, 3e9, 4e9], **facts)
+
+
+_ZERO_GROUP = replace(SGD, lr=(0.1, 0.0))
+_JUMPING = [2.0, *[8.0 - 0.2 * step for step in range(38)]]
+_ONE_BUMP = [2.0, *[8.0 * 0.6**step for step in range(38)]]
+
+MORE: list[tuple[str, Pair]] = [
+    (
+        "labels-out-of-range",
+        # Labels of -1 and 1; a loss with a minus sign.
+        Pair(
+            lambda: labelled(0.7, *[0.4 - 0.1 * step for step in range(30)]),
+            lambda: labelled(-0.7, *[-0.8 - 0.1 * step for step in range(30)]),
+        ),
+    ),
+    (
+        "nll-without-log-softmax",
+        Pair(
+            lambda: before("SoftmaxBackward0", "AddmmBackward0", function="KlDiv"),
+            lambda: before("LogSoftmaxBackward0", "AddmmBackward0", function="KlDiv"),
+        ),
+    ),
+    ("identical-units", Pair(lambda: zeros(first=True), lambda: zeros(first=False))),
+    ("no-gradient", Pair(lambda: rarely(1.0, 1.0, 1.0), lambda: rarely(1.0, 1.0, 1.1))),
+    (
+        "exploding-gradient",
+        Pair(lambda: recurrent(1e5), lambda: recurrent(1.0)),
+    ),
+    (
+        "lr-too-high",
+        # A loss that is above its start for most of the training; a bump at the start.
+        Pair(
+            lambda: updates(*[0.3] * 8, loss=_JUMPING), lambda: updates(*[0.3] * 8, loss=_ONE_BUMP)
+        ),
+    ),
+    ("lr-too-high", Pair(lambda: recurrent(1.0), lambda: recurrent(1e5))),
+    (
+        "lr-zero",
+        Pair(
+            lambda: training(
+                optimizers=(_ZERO_GROUP,),
+                parameters=(weight(), weight("head.weight", updates=over_steps(0, 0, 0, 0))),
+            ),
+            lambda: training(optimizers=(_ZERO_GROUP,), parameters=(weight(),)),
+        ),
+    ),
+    (
+        "inputs-not-normalized",
+        Pair(
+            lambda: inputs(1.0, 1.0, 1.0, 400.0, 1.0, 1.0),
+            lambda: inputs(1.0, 1.0, 1.0, 19.0, 1.0, 1.0),
+        ),
+    ),
+]
+
+
 def kinds(view: TrainingView, kind: str) -> list[str]:
     return [one.kind for one in RULES[kind].check(view)]
 
@@ -467,6 +561,77 @@ def test_a_rule_names_its_problem(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(PAIRS))
 def test_a_rule_is_silent_about_what_only_looks_like_its_problem(kind: str) -> None:
     assert kind not in kinds(PAIRS[kind].healthy(), kind)
+
+
+@pytest.mark.parametrize(("kind", "pair"), MORE)
+def test_a_rule_tells_further_trainings_from_those_that_look_like_them(
+    kind: str, pair: Pair
+) -> None:
+    assert kind in kinds(pair.sick(), kind)
+    assert kind not in kinds(pair.healthy(), kind)
+
+
+def test_inputs_that_become_large_are_large_since_that_step() -> None:
+    (found,) = RULES["inputs-not-normalized"].check(inputs(*[1.0] * 4, *[500.0] * 8))
+
+    assert found.first_step == 4
+    assert "since step 4" in found.message
+
+
+def test_an_input_of_zeros_is_called_so_and_not_samples_that_are_the_same() -> None:
+    same = probe("different samples", *[0.0] * 5, path="", function="input")
+    view = inputs(*[0.0] * 5)
+    view.facts = replace(view.facts, probes=(same,))
+
+    assert kinds(view, "zero-input") == ["zero-input"]
+
+
+def test_a_cause_of_nan_is_as_severe_as_nan() -> None:
+    lost = Finding(severity="error", kind="nan", message="`loss` is NaN", step=3, first_step=3)
+    view = inputs(*[70.0] * 5, mean=120)
+    view.findings = (lost,)
+
+    (found,) = [one for one in conclude(view) if one.severity != "info"]
+
+    assert (found.kind, found.severity) == ("inputs-not-normalized", "error")
+    assert found.consequences == ("`loss` is NaN",)
+
+
+def test_an_optimizer_of_the_wrong_part_is_one_finding() -> None:
+    view = training(
+        {("teacher", "output"): sizes(*[1.0] * 5)},
+        parameters=(
+            weight("student.weight", optimizer=None),
+            weight("teacher.weight", with_gradient=0, without_gradient=5),
+        ),
+    )
+
+    (found,) = [one for one in conclude(view) if one.severity != "info"]
+
+    assert (found.kind, found.path) == ("not-in-optimizer", "student")
+    assert "`teacher.weight` instead" in found.message
+
+
+def test_every_finding_says_what_to_do() -> None:
+    vanished = Finding(severity="warning", kind="vanishing-gradient", message="Almost none", step=3)
+    view = training()
+    view.findings = (vanished,)
+
+    (found,) = conclude(view)
+
+    assert "normalization" in found.remedy
+
+
+def test_a_rounded_value_is_named_as_the_place_where_gradients_are_zero() -> None:
+    lost = Finding(severity="warning", kind="no-gradient", message="No gradient", path="encoder")
+    rounded = GradientStop(path="", function="round", source=SourceLine(file="net.py", line=7, function="forward"))
+    view = training(gradient_stops=(rounded,))
+    view.findings = (lost,)
+
+    (found,) = conclude(view)
+
+    assert "`round` stops it at net.py:7" in found.message
+    assert ".detach()" in found.remedy
 
 
 @pytest.mark.parametrize(("steps", "severity"), [(30, "info"), (90, "warning")])

@@ -11,7 +11,7 @@ import numpy as np
 from torchglass.analyse.diagnosis.rule import finding, named, rule, share, short
 from torchglass.analyse.diagnosis.training_view import TrainingView, lasting, median
 from torchglass.records.findings import Finding
-from torchglass.records.training import Probe
+from torchglass.records.training import ParameterFacts, Probe
 
 _NO_VARIATION = 1e-3
 _ROUNDING = 1e-6
@@ -35,6 +35,7 @@ def _output_paths(view: TrainingView) -> set[str]:
     "dead-units",
     family="activations",
     title="Units are dead",
+    remedy="Lower the learning rate, check the bias, or use nn.LeakyReLU or nn.GELU",
     explains=(
         "vanishing-gradient",
         "no-gradient",
@@ -59,7 +60,6 @@ def dead_units(view: TrainingView) -> Iterator[Finding]:
             first_step=since,
             last_step=probe.track.steps[-1],
             evidence={"dead": value, "expected": 0.3},
-            remedy="Lower the learning rate, check the bias, or use nn.LeakyReLU or nn.GELU",
         )
 
 
@@ -320,10 +320,14 @@ def _dropped(path: str, part: float) -> Finding:
     "identical-units",
     family="activations",
     title="All units of a layer are the same",
-    explains=("loss-plateau", "representation-collapse", "constant-output", "vanishing-gradient"),
+    explains=(
+        *("loss-plateau", "representation-collapse", "constant-output", "vanishing-gradient"),
+        *("no-gradient", "dead-units"),
+    ),
 )
 def identical_units(view: TrainingView) -> Iterator[Finding]:
     """All rows of a weight are equal and stay so: the units compute the same and learn the same."""
+    yield from _zero_weights(view)
     for one in view.weights:
         if one.has_equal_rows and len(one.updates.values) >= 2 and one.shape[0] > 1:
             yield finding(
@@ -335,6 +339,38 @@ def identical_units(view: TrainingView) -> Iterator[Finding]:
                 evidence={"different rows": 1, "expected": one.shape[0]},
                 remedy="Initialize with random values: nn.init.kaiming_uniform_(weight)",
             )
+
+
+def _zero_weights(view: TrainingView) -> Iterator[Finding]:
+    """Weights that are 0 and have no gradient, because what they are multiplied with is 0, too."""
+    still = [
+        one
+        for one in view.weights
+        if one.optimizer is not None
+        and one.with_gradient
+        and _is_always_zero(view, one, "")
+        and _is_always_zero(view, one, ".grad")
+    ]
+    if len(still) < 2:
+        return
+    first, second = still[0].name, still[1].name
+    more = f" and {len(still) - 2} more weights" if len(still) > 2 else ""
+    yield finding(
+        "identical-units",
+        f"{named(first)}, {named(second)}{more} are 0 and stay 0: the gradient of each is 0 "
+        "because of the others",
+        path=first.rpartition(".")[0],
+        series=first,
+        first_step=0,
+        evidence={"weights": [one.name for one in still[:20]], "gradient": 0.0},
+        remedy="Begin with zeros in one of two weights that are multiplied, not in both: "
+        f'nn.init.kaiming_uniform_(model.get_parameter("{first}"))',
+    )
+
+
+def _is_always_zero(view: TrainingView, parameter: ParameterFacts, of: str) -> bool:
+    track = view.track(parameter, of)
+    return track is not None and len(track) >= 3 and not track.size.any()
 
 
 @rule(

@@ -11,10 +11,12 @@ from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its ru
     data_rules,
     dynamics_rules,
     gradient_rules,
+    learning_rate_rules,
     loss_rules,
     optimizer_rules,
     setup_rules,
 )
+from torchglass.analyse.diagnosis.gradient_rules import with_flat_operation
 from torchglass.analyse.diagnosis.rule import RULES, Rule, findings_of
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_loss
 from torchglass.records.findings import Finding
@@ -31,10 +33,17 @@ _FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
 
 def conclude(view: TrainingView) -> tuple[Finding, ...]:
     """All findings of a training, causes first; what follows from a cause is counted with it."""
-    found = [*view.findings, *findings_of(view, RULES.values())]
-    events = _one_event_each(found)
+    at_steps = [with_flat_operation(one, view) for one in view.findings]
+    events = _one_event_each([*at_steps, *findings_of(view, RULES.values())])
     causes = _without_consequences(events)
-    return tuple(replace(one, see=one.see or _see(one)) for one in sorted(causes, key=_weight))
+    return tuple(map(_complete, sorted(causes, key=_weight)))
+
+
+def _complete(one: Finding) -> Finding:
+    """A finding with what to do, and what shows more."""
+    rule = RULES.get(one.kind)
+    usual = rule.remedy if rule is not None else ""
+    return replace(one, remedy=one.remedy or usual, see=one.see or _see(one))
 
 
 def all_rules() -> dict[str, Rule]:
@@ -196,7 +205,7 @@ def _origin(one: Finding) -> tuple[int, int]:
 def _without_consequences(events: Sequence[Finding]) -> list[Finding]:
     """The findings that no other one explains, with what they explain as consequences."""
     kept = {id(one): one for one in events}
-    followed: dict[int, list[str]] = {}
+    followed: dict[int, list[Finding]] = {}
     for one in events:
         cause = next(
             (
@@ -208,11 +217,18 @@ def _without_consequences(events: Sequence[Finding]) -> list[Finding]:
         )
         if cause is not None:
             del kept[id(one)]
-            followed.setdefault(id(cause), []).append(one.message)
-    return [
-        replace(one, consequences=(*one.consequences, *followed.get(key, ())))
-        for key, one in kept.items()
-    ]
+            followed.setdefault(id(cause), []).append(one)
+    return [_with_consequences(one, followed.get(key, [])) for key, one in kept.items()]
+
+
+def _with_consequences(one: Finding, followed: Sequence[Finding]) -> Finding:
+    """A cause, with what followed from it; a cause of NaN or Inf is as severe as they are."""
+    severities = [one.severity, *(each.severity for each in followed if each.kind in _NUMBERS)]
+    return replace(
+        one,
+        severity=min(severities, key=_SEVERITIES.index),
+        consequences=(*one.consequences, *(each.message for each in followed)),
+    )
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:

@@ -10,6 +10,8 @@ from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, shar
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
 from torchglass.records.findings import Finding
 
+_FAR = 20.0
+"""An input of this size is far from 0 ± 1."""
 _REPEATED = 0.3
 _FEWEST_BATCHES = 4
 _FOR_ALL = ("mask", "position", "pos_", "bias", "query", "prompt", "freq", "rope", "anchor", "grid")
@@ -47,7 +49,7 @@ def unusual_batch(view: TrainingView, step: int) -> str:
     explains=(*DAMAGE, "lr-too-high"),
 )
 def inputs_not_normalized(view: TrainingView) -> Iterator[Finding]:
-    """The input has values far from 0 ± 1, and no normalization comes first."""
+    """The input has values far from 0 ± 1, in all batches or from one on, and no norm is first."""
     first = next((track.path for track in view.outputs), "")
     if view.is_norm(first):
         return
@@ -56,19 +58,56 @@ def inputs_not_normalized(view: TrainingView) -> Iterator[Finding]:
             continue
         size = median(track.size)
         mean, std = median(track.column("mean")), median(track.column("std"))
-        is_far = std > 0 and (size > 20 or (abs(mean) > 10 * std and abs(mean) > 10))
-        if is_far and _reaches_a_layer(view, size):
-            yield finding(
-                "inputs-not-normalized",
-                f"`{track.name}` is not normalized: mean {short(mean)}, standard deviation "
-                f"{short(std)} (expected: about 0 and 1)",
-                series=track.label,
-                first_step=int(track.steps[0]),
-                last_step=int(track.steps[-1]),
-                evidence={"mean": mean, "std": std, "expected": "0 ± 1"},
-                remedy=f"x = (x - {short(mean)}) / {short(std)}",
-            )
-            return
+        is_far = std > 0 and (size > _FAR or (abs(mean) > 10 * std and abs(mean) > 10))
+        if not is_far or not _reaches_a_layer(view, size):
+            yield from _one_large_batch(track)
+            continue
+        since = _large_since(track)
+        said = f"mean {short(mean)}, standard deviation {short(std)}"
+        began = int(track.steps[since])
+        offset = f"- {short(mean)}" if mean >= 0 else f"+ {short(-mean)}"
+        yield finding(
+            "inputs-not-normalized",
+            f"`{track.name}` is not normalized: {said} (expected: about 0 and 1)"
+            if not since
+            else f"`{track.name}` is far larger since step {began}: {said}, before that a size of "
+            f"{short(median(track.size[:since]))}",
+            series=track.label,
+            first_step=began,
+            last_step=int(track.steps[-1]),
+            evidence={"mean": mean, "std": std, "expected": "0 ± 1"},
+            remedy=f"x = (x {offset}) / {short(std)}"
+            if not since
+            else f"Look at the batches since step {began}: x.abs().amax() finds the samples",
+        )
+        return
+
+
+def _large_since(track: SeriesTrack) -> int:
+    """The position from which an input is large; 0 if it always was."""
+    sizes = track.size
+    is_small = np.nonzero(sizes < min(_FAR, 0.05 * median(sizes)))[0]
+    return int(is_small[-1]) + 1 if len(is_small) else 0
+
+
+def _one_large_batch(track: SeriesTrack) -> Iterator[Finding]:
+    """A few batches are far larger than all others: a value that is corrupt, or a unit that is."""
+    usual, at = median(track.size), int(np.argmax(track.size))
+    largest = float(track.size[at])
+    if not (np.isfinite(largest) and largest > max(_FAR, 50 * usual) and usual > 0):
+        return
+    step = int(track.steps[at])
+    yield finding(
+        "inputs-not-normalized",
+        f"`{track.name}` of step {step} is {largest / usual:.0f} times as large as usual",
+        severity="info",
+        series=track.label,
+        first_step=step,
+        last_step=step,
+        evidence={"size": largest, "usual": usual},
+        confidence=0.6,
+        remedy="Look at the batch of that step: x.abs().amax() finds the sample",
+    )
 
 
 def _reaches_a_layer(view: TrainingView, size: float) -> bool:
@@ -99,7 +138,11 @@ def _reaches_a_layer(view: TrainingView, size: float) -> bool:
 def constant_input(view: TrainingView) -> Iterator[Finding]:
     """All values of the input are the same, from some step on."""
     same = next(iter(view.probes("different samples")), None)
-    if same is not None and lasting(same.track, lambda value: value == 0, least=3) is not None:
+    is_same = (
+        same is not None and lasting(same.track, lambda value: value == 0, least=3) is not None
+    )
+    one_value = [track for track, _ in _inputs(view) if _constant_since(track) is not None]
+    if same is not None and is_same and not one_value:
         yield finding(
             "constant-input",
             "All samples of a batch are the same",
@@ -111,11 +154,11 @@ def constant_input(view: TrainingView) -> Iterator[Finding]:
             remedy="Check how batches are built: every sample equals the first one",
         )
         return
-    yield from _children_without_input(view)
     for track, dtype in list(_inputs(view))[:1]:
         low, high = track.column("min"), track.column("max")
         since = _constant_since(track)
         if since is None:
+            yield from _children_without_input(view)
             continue
         is_zero = not low[-1] and dtype.startswith(("float", "bfloat"))
         when = f"since step {since}" if since > track.steps[0] else "at every step"

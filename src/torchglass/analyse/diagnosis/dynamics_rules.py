@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse.diagnosis.data_rules import unusual_batch
-from torchglass.analyse.diagnosis.loss_rules import chance_loss, is_supervised
+from torchglass.analyse.diagnosis.loss_rules import (
+    chance_loss,
+    is_below_zero_by_labels,
+    is_supervised,
+)
 from torchglass.analyse.diagnosis.rule import finding, rule, short
 from torchglass.analyse.diagnosis.training_view import Numbers, SeriesTrack, TrainingView, median
 from torchglass.records.findings import Finding
@@ -43,7 +47,8 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         end = median(values[-max(3, len(values) // 4) :])
         is_whole = len(view.facts.losses) == 1 and view.facts.losses[0].is_whole
         if is_supervised(view) and is_whole and end < 0 and end < start:
-            yield _maximized(track, steps, start, end)
+            if not is_below_zero_by_labels(view, track):
+                yield _maximized(track, steps, start, end)
         elif end < -10 * max(1.0, abs(start)) and end < 2 * median(values[: len(values) // 2]):
             yield _unbounded(track, steps, start, end)
         elif values.min() >= 0 and start > 0 and end > 3 * start:
@@ -159,7 +164,10 @@ def loss_plateau(view: TrainingView) -> Iterator[Finding]:
         drop = float(start.mean() - end.mean())
         chance = chance_loss(view)
         is_chance = chance is not None and 0.9 * chance < end.mean() < 1.5 * chance
-        has_fallen = drop > max(0.03 * start.mean(), 0) and drop > 2 * noise
+        has_fallen = (drop > max(0.03 * start.mean(), 0) and drop > 2 * noise) or (
+            # However noisy the start is.
+            end.max() < 0.5 * median(start)
+        )
         # Many models begin above chance: falling to it is not learning.
         is_flat = end.mean() > 0.97 * values[-2 * quarter : -quarter].mean()
         if (has_fallen and not (is_chance and is_flat)) or end.mean() > 1.5 * start.mean():

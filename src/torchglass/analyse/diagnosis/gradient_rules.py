@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from torchglass.analyse.diagnosis.optimizer_rules import common_path
+from torchglass.analyse.diagnosis.learning_rate_rules import explodes_at_once
+from torchglass.analyse.diagnosis.optimizer_rules import common_path, held_without_gradient
 from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
 from torchglass.records.findings import Finding
-from torchglass.records.training import GradientStop, ParameterFacts
+from torchglass.records.training import FLAT_OPERATIONS, GradientStop, ParameterFacts
 
 _FEWEST_LAYERS = 5
+_ENLARGED = 100.0
 _WEAK, _FADED, _GONE = 1e-3, 1e-4, 1e-6
 """What is left of the gradient at the other end: it may explain a loss that does not fall, it is
 worth a note, and no optimizer can do anything with it."""
@@ -29,6 +33,7 @@ _BREAKS = (
     "sign",
 )
 """Functions that stop gradients, the most usual first."""
+_CHOICES = ("argmax", "argmin", *FLAT_OPERATIONS)
 
 
 @rule(
@@ -59,6 +64,8 @@ def gradient_accumulates(view: TrainingView) -> Iterator[Finding]:
     "gradient-cleared",
     family="gradients",
     title="No gradient reaches a part of the model",
+    remedy="Follow its output to the loss: a detach(), a no_grad, an unused output, or a factor "
+    "that is 0 keeps the gradient from it",
     explains=("loss-plateau", "vanishing-gradient", "identical-units", "lr-too-low"),
 )
 def no_gradient(view: TrainingView) -> Iterator[Finding]:
@@ -71,12 +78,22 @@ def no_gradient(view: TrainingView) -> Iterator[Finding]:
         and not one.with_gradient
         and one.without_gradient >= 2
         and _is_called(view, one)
+        and not _has_moved(view, one)
     ]
+    if held_without_gradient(view):
+        # The optimizer has the wrong parameters, which another rule says.
+        return
     trained = [one for one in view.facts.parameters if one.requires_grad]
     if without and len(without) == len(trained) and view.gradients_reach_outputs:
         yield _cleared(view, len(without))
     elif without:
         yield _no_gradient(view, without, "is None")
+
+
+def _has_moved(view: TrainingView, parameter: ParameterFacts) -> bool:
+    """Whether a parameter has changed, by a gradient that came between recorded steps."""
+    track = view.track(parameter)
+    return track is not None and bool((track.values != track.values[:1]).any())
 
 
 def _cleared(view: TrainingView, count: int) -> Finding:
@@ -109,15 +126,10 @@ def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence
     path = common_path([one.name for one in without]) or (last if len(without) < trained else "")
     stop = _stop_near(view, path)
     count = len(without)
-    where = ""
-    if stop is not None:
-        how = "gradients are switched off (no_grad)" if stop.is_in_no_grad else f"`{stop.function}`"
-        line = f" at {stop.source.file}:{stop.source.line}" if stop.source else ""
-        where = f": {how} stops it{line}"
     return finding(
         "no-gradient",
         f"No gradient reaches {named(path) if path else 'the parameters'} ({count} "
-        f"parameter{'s' * (count > 1)}, first {named(without[0].name)}){where}",
+        f"parameter{'s' * (count > 1)}, first {named(without[0].name)}){_where(stop)}",
         severity="error" if count == len(view.weights) else "warning",
         path=path,
         series=f"{without[0].name}.grad",
@@ -125,9 +137,39 @@ def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence
         source=stop.source if stop is not None else None,
         op=stop.function if stop is not None else "",
         evidence={"parameters": [one.name for one in without[:20]], "gradient": evidence},
-        remedy="Remove detach(), .data, .item() or torch.no_grad() from the path to the loss, and "
-        "check that the output is used in the loss",
+        remedy=_remedy(stop),
     )
+
+
+def _where(stop: GradientStop | None) -> str:
+    """Which operation stops a gradient, and at which line, as the end of a sentence."""
+    if stop is None:
+        return ""
+    how = "no_grad switches gradients off" if stop.is_in_no_grad else f"`{stop.function}` stops it"
+    return f": {how}" + (f" at {stop.source.file}:{stop.source.line}" if stop.source else "")
+
+
+def _remedy(stop: GradientStop | None) -> str:
+    if stop is None:
+        return "Use its output in the loss, or remove it from the model"
+    if stop.is_in_no_grad:
+        return "Remove torch.no_grad() there; to freeze that part, requires_grad_(False)"
+    if any(name in stop.function for name in _CHOICES):
+        return "Pass the gradient straight through: y = soft + (hard - soft).detach()"
+    return "Remove detach(), .data, .item() or numpy() from the path to the loss"
+
+
+def with_flat_operation(one: Finding, view: TrainingView) -> Finding:
+    """A gradient of zeros, with the operation that makes them, if there is one."""
+    stop = next((each for each in view.facts.gradient_stops if _is_flat(each)), None)
+    if one.kind != "no-gradient" or one.op or stop is None:
+        return one
+    message = f"{one.message}{_where(stop)}, where its gradient is 0"
+    return replace(one, message=message, op=stop.function, source=stop.source, remedy=_remedy(stop))
+
+
+def _is_flat(stop: GradientStop) -> bool:
+    return stop.function.rstrip("_") in FLAT_OPERATIONS
 
 
 def _stop_near(view: TrainingView, path: str) -> GradientStop | None:
@@ -170,6 +212,8 @@ def _trend(values: Sequence[float]) -> tuple[float, float]:
     "vanishing-gradient",
     family="gradients",
     title="Gradients vanish on their way back",
+    remedy="Use ReLU or GELU, normalization or residual connections, and an initialization that "
+    "keeps the scale, such as nn.init.kaiming_normal_",
     explains=("loss-plateau", "constant-output", "representation-collapse"),
 )
 def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
@@ -200,8 +244,6 @@ def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
             first_step=int(at.steps[0]),
             last_step=int(at.steps[-1]),
             evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
-            remedy="Use ReLU or GELU, normalization or residual connections, and an initialization "
-            "that keeps the scale, such as nn.init.kaiming_normal_",
         )
         return
 
@@ -210,10 +252,14 @@ def vanishing_gradient(view: TrainingView) -> Iterator[Finding]:
     "exploding-gradient",
     family="gradients",
     title="Gradients explode",
+    remedy="Clip them: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) before each step",
     explains=("loss-diverges", "nan", "inf", "growing-activations", "lr-too-high", "loss-plateau"),
 )
 def exploding_gradient(view: TrainingView) -> Iterator[Finding]:
-    """The gradient grows from layer to layer on its way back."""
+    """The gradient grows from layer to layer on its way back, or over the steps of a sequence."""
+    if explodes_at_once(view):
+        yield _too_large_at_once(view)
+        return
     layers = _layers(view, "output.grad")
     if len(layers) < _FEWEST_LAYERS:
         return
@@ -237,4 +283,47 @@ def exploding_gradient(view: TrainingView) -> Iterator[Finding]:
         evidence={"first layer": norms[0], "last layer": norms[-1], "layers": len(layers)},
         remedy="Use an initialization that keeps the scale (nn.init.kaiming_normal_), add "
         "normalization, or clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    )
+
+
+def _first_that_enlarges(view: TrainingView) -> str | None:
+    """The first module whose output is far larger than its input, by the first step."""
+    given = view.series.get(("", "input.0"))
+    size = float(given.size[0]) if given is not None and len(given) else 1.0
+    for track in view.outputs:
+        now = float(track.size[0]) if len(track) else math.nan
+        if now > _ENLARGED * max(size, 1e-3):
+            return track.path
+        size = now if now > 0 else size
+    return None
+
+
+def _too_large_at_once(view: TrainingView) -> Finding:
+    """The gradient of the first step is far too large for any learning rate."""
+
+    def move(one: ParameterFacts) -> float:
+        return one.updates.values[0] if one.updates.values else 0.0
+
+    worst = max(view.weights, key=move)
+    enlarging = _first_that_enlarges(view)
+    inside = [one for one in view.weights if one.name.rpartition(".")[0] == enlarging]
+    worst = max(inside, key=move, default=worst)
+    path = worst.name.rpartition(".")[0]
+    times = move(worst) / max(view.facts.lr.values)
+    is_recurrent = view.kind(path).startswith(("RNN", "LSTM", "GRU"))
+    start = (
+        f"nn.init.orthogonal_(model.{worst.name}), or nn.LSTM or nn.GRU, and "
+        if is_recurrent
+        else "Scale the targets and the loss to about 1, initialize smaller, and "
+    )
+    return finding(
+        "exploding-gradient",
+        f"The gradient explodes at the first step: that of {named(worst.name)} is {short(times)} "
+        f"times as large as the weight{', over the steps of the sequence' * is_recurrent}",
+        path=path,
+        series=f"{worst.name}.grad",
+        first_step=min(worst.updates.steps, default=0),
+        evidence={"gradient to weight": times, "expected": "below 100"},
+        confidence=0.9,
+        remedy=f"{start}torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) before each step",
     )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from torchglass.analyse.diagnosis.rule import finding, rule, share
-from torchglass.analyse.diagnosis.training_view import TrainingView, lasting
+import numpy as np
+
+from torchglass.analyse.diagnosis.rule import finding, rule, share, short
+from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
 from torchglass.records.findings import Finding
-from torchglass.records.training import LossFacts
+from torchglass.records.training import KL_DIV, LossFacts
 
 _VIEWS = (
     *("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "TBackward"),
     *("Slice", "Select", "Expand", "ToCopy", "Clone", "Alias", "Index"),
 )
 """The autograd nodes of operations that move values and do not change them."""
+_FEWEST = 12
 _SUPERVISED = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "CtcLoss")
 
 
@@ -46,8 +49,17 @@ def chance_loss(view: TrainingView) -> float | None:
     explains=("loss-plateau", "saturated", "loss-diverges"),
 )
 def softmax_before_cross_entropy(view: TrainingView) -> Iterator[Finding]:
-    """cross_entropy takes logits and applies log_softmax itself, but it gets probabilities."""
+    """A loss gets probabilities instead of logits, or something else than log-probabilities."""
     for loss in view.facts.losses:
+        if loss.function == KL_DIV and _before(loss).startswith(("Softmax", "Sigmoid")):
+            yield finding(
+                "nll-without-log-softmax",
+                "kl_div expects log-probabilities as its first argument, but gets probabilities",
+                first_step=0,
+                evidence={"graph": " ← ".join((loss.function, *loss.before[:3]))},
+                remedy="functional.kl_div(logits.log_softmax(-1), target, reduction='batchmean')",
+            )
+            return
         if not loss.function.startswith("NllLoss"):
             continue
         first = _before(loss)
@@ -70,6 +82,31 @@ def softmax_before_cross_entropy(view: TrainingView) -> Iterator[Finding]:
                 first_step=0,
                 evidence={"graph": " ← ".join((loss.function, *loss.before[:3]))},
                 remedy="Use nn.CrossEntropyLoss on logits, or log_softmax before nll_loss",
+            )
+            return
+
+
+@rule(
+    "softmax-over-batch",
+    family="set-up",
+    title="A softmax is taken over the samples",
+    explains=("loss-plateau", "saturated", "softmax-before-cross-entropy"),
+)
+def softmax_over_batch(view: TrainingView) -> Iterator[Finding]:
+    """The softmax before the loss is over dim 0, the samples, so their shares depend on others."""
+    for loss in view.facts.losses:
+        if loss.softmax_dim == 0 and len(loss.input_shape) > 1 and loss.input_shape[0] > 1:
+            which = next((name for name in loss.before if "Softmax" in name), "")
+            yield finding(
+                "softmax-over-batch",
+                "The softmax before the loss is over dim 0, the samples of the batch, and not over "
+                "the classes",
+                first_step=0,
+                evidence={"dim": 0, "expected": 1, "shape": list(loss.input_shape)},
+                remedy="Use nn.CrossEntropyLoss on logits, or log_softmax(dim=1)"
+                if which.startswith("Log")
+                else "Use nn.CrossEntropyLoss on logits, or softmax(dim=1)",
+                path=_module_of(view, "logsoftmax" if which.startswith("Log") else "softmax"),
             )
             return
 
@@ -101,6 +138,60 @@ def sigmoid_before_bce(view: TrainingView) -> Iterator[Finding]:
                 remedy="Return the logits: remove the sigmoid, or use nn.BCELoss",
             )
             return
+
+
+_BAD_LABEL = ("is out of bounds", "n_classes` failed", "class values must be smaller")
+"""What torch says of a label that is no class."""
+
+
+@rule(
+    "labels-out-of-range",
+    family="set-up",
+    title="Labels are out of range",
+    explains=("loss-diverges", "output-logit-growth", "loss-plateau"),
+)
+def labels_out_of_range(view: TrainingView) -> Iterator[Finding]:
+    """A label is no class, or binary cross entropy gets labels below 0 or above 1."""
+    status = view.status
+    if status is not None and any(words in status.message for words in _BAD_LABEL):
+        yield finding(
+            "labels-out-of-range",
+            f"A label is out of range: {status.message}",
+            severity="error",
+            first_step=max(0, status.step),
+            evidence={"exception": status.error, "message": status.message},
+            remedy="Use labels from 0 to the number of classes − 1",
+        )
+    for track in view.losses:
+        if is_below_zero_by_labels(view, track):
+            values = track.values[:, 0]
+            below = int(np.nonzero(values < 0)[0][0])
+            yield finding(
+                "labels-out-of-range",
+                f"Labels are outside of 0 to 1: the binary cross entropy is "
+                f"{short(float(values[-1]))}, but with labels from 0 to 1 it is never below 0",
+                severity="error",
+                series=track.label,
+                first_step=int(track.steps[0]),
+                last_step=int(track.steps[-1]),
+                evidence={"loss": float(values[-1]), "below 0 since step": int(track.steps[below])},
+                remedy="Use labels 0 and 1: y = (y > 0).float()",
+            )
+            return
+
+
+def is_below_zero_by_labels(view: TrainingView, track: SeriesTrack) -> bool:
+    """Whether a binary cross entropy came down below 0, which no labels from 0 to 1 allow.
+
+    A loss with a minus sign is below 0 from the start.
+    """
+    losses = view.facts.losses
+    if len(losses) != 1 or not losses[0].is_whole:
+        return False
+    values = track.values[:, 0][np.isfinite(track.values[:, 0])]
+    if not losses[0].function.startswith("BinaryCrossEntropy") or len(values) < _FEWEST:
+        return False
+    return bool(values[0] > 0 and median(values[-3:]) < 0)
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules about optimizers: who trains what, learning rates, weight decay and update sizes."""
+"""Rules about optimizers: who trains what, weight decay, steps that are skipped, lost updates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
-from torchglass.analyse.diagnosis.training_view import TrainingView, median
+from torchglass.analyse.diagnosis.rule import finding, named, rule
+from torchglass.analyse.diagnosis.training_view import TrainingView
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
 
-_NOTHING_MOVES = 3e-7
+NOTHING_MOVES = 3e-7
 """Updates below this share of the weights are lost in the rounding of float32."""
 _FEWEST_STILL = 4
 """This many recorded steps without a change of any weight are not explained by rounding."""
 _MANY_UPDATES = 20
 """Some optimizers begin late, as that of a generator after a few steps of the critic."""
-_TOO_LARGE = 0.05
-"""Weights that change by this share at every step forget what they learned."""
 
 
 def common_path(names: Sequence[str]) -> str:
@@ -35,7 +33,8 @@ def common_path(names: Sequence[str]) -> str:
     return ".".join(common)
 
 
-def _some(parameters: Sequence[ParameterFacts]) -> str:
+def some(parameters: Sequence[ParameterFacts]) -> str:
+    """Parameters in a sentence: the first one, and how many more there are."""
     first = named(parameters[0].name)
     return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more parameters"
 
@@ -61,7 +60,7 @@ def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
     yield finding(
         "replaced-parameter",
         f"The optimizer updates {count} parameter{'s' * (count > 1)} that the model no longer has, "
-        f"and does not train {_some(untrained)}",
+        f"and does not train {some(untrained)}",
         severity="error",
         path=common_path([one.name for one in untrained]),
         series=untrained[0].name,
@@ -76,7 +75,7 @@ def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
     "not-in-optimizer",
     family="optimizer",
     title="Parameters get gradients but no optimizer trains them",
-    explains=("loss-plateau",),
+    explains=("loss-plateau", "lr-too-low"),
 )
 def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
     """Gradients are computed for parameters that no optimizer has."""
@@ -90,9 +89,12 @@ def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
     if not untrained:
         return
     path = common_path([one.name for one in untrained])
+    instead = held_without_gradient(view)
     yield finding(
         "not-in-optimizer",
-        f"No optimizer trains {_some(untrained)}, although gradients are computed for them",
+        f"No optimizer trains {some(untrained)}, although gradients are computed for them"
+        + (f"; the optimizer has {some(instead)} instead, without gradients" if instead else ""),
+        severity="error" if instead else "warning",
         path=path,
         series=untrained[0].name,
         first_step=0,
@@ -100,6 +102,14 @@ def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
         remedy=f"optimizer.add_param_group({{'params': model.{path or 'part'}.parameters()}}), or "
         "requires_grad_(False) to freeze them",
     )
+
+
+def held_without_gradient(view: TrainingView) -> list[ParameterFacts]:
+    """All that the optimizers have, if none of it gets a gradient and other parameters do."""
+    trainable = [one for one in view.facts.parameters if one.requires_grad]
+    held = [one for one in trainable if one.optimizer is not None]
+    others = [one for one in trainable if one.optimizer is None and one.with_gradient]
+    return held if others and not any(one.with_gradient for one in held) else []
 
 
 @rule(
@@ -116,7 +126,7 @@ def frozen(view: TrainingView) -> Iterator[Finding]:
     share = sum(math.prod(one.shape) for one in still) / max(1, total)
     yield finding(
         "frozen",
-        f"{share:.0%} of the parameters are frozen: {_some(still)}",
+        f"{share:.0%} of the parameters are frozen: {some(still)}",
         severity="info",
         path=common_path([one.name for one in still]),
         series=still[0].name,
@@ -127,202 +137,6 @@ def frozen(view: TrainingView) -> Iterator[Finding]:
         },
         remedy="If that is not intended: model.requires_grad_(True)",
     )
-
-
-@rule(
-    "lr-zero",
-    family="optimizer",
-    title="The learning rate is 0",
-    explains=("loss-plateau", "lr-too-low", "clipped-to-nothing"),
-)
-def lr_zero(view: TrainingView) -> Iterator[Finding]:
-    """The learning rate is 0 from some step on, so the weights no longer change."""
-    rates = view.facts.lr
-    zeros = 0
-    for rate in reversed(rates.values):
-        if rate:
-            break
-        zeros += 1
-    if zeros < 3 or zeros < 0.2 * len(rates.values):
-        return
-    since = rates.steps[-zeros]
-    is_all = zeros == len(rates.values)
-    cause = (
-        "" if is_all else "; a scheduler may be stepped once per batch instead of once per epoch"
-    )
-    yield finding(
-        "lr-zero",
-        f"The learning rate is 0 {'from the start' if is_all else f'since step {since}'}: "
-        f"nothing is learned{cause}",
-        severity="error" if is_all else "warning",
-        series="lr",
-        first_step=since,
-        last_step=rates.steps[-1],
-        evidence={"lr": 0.0, "largest before": max(rates.values)},
-        remedy="Check lr and the length of the schedule (T_max, total_steps, step_size)",
-    )
-
-
-@rule(
-    "lr-too-low",
-    family="optimizer",
-    title="Updates are too small to matter",
-    explains=("loss-plateau",),
-)
-def lr_too_low(view: TrainingView) -> Iterator[Finding]:
-    """Updates are so small compared with the weights that nothing is learned."""
-    yield from _decayed_early(view)
-    rates = view.facts.lr.values
-    largest = _largest_updates(view)
-    if not largest or not rates or not rates[-1] or rates[-1] > 1.5 * rates[0]:
-        return
-    usual = max(largest)
-    is_stuck = view.is_stuck or (not view.losses and len(rates) >= _MANY_UPDATES)
-    if usual >= _NOTHING_MOVES or not is_stuck or _is_clipped(view) or _has_no_gradient(view):
-        return
-    yield finding(
-        "lr-too-low",
-        f"The weights barely change: an update is {short(usual)} of their size (usual: 1e-3), "
-        f"at a learning rate of {short(rates[-1])}",
-        series="lr",
-        first_step=0,
-        evidence={"update": usual, "expected": 1e-3, "lr": rates[-1]},
-        remedy=f"Raise the learning rate, for example to lr={short(_lr_for(rates[-1], usual))}",
-    )
-
-
-def _has_no_gradient(view: TrainingView) -> bool:
-    """Whether the gradients of all weights are 0, so that no learning rate would help."""
-    tracks = [view.track(one, ".grad") for one in view.weights]
-    found = [track for track in tracks if track is not None and len(track)]
-    return bool(found) and not any(track.size.any() for track in found)
-
-
-def _decayed_early(view: TrainingView) -> Iterator[Finding]:
-    rates = view.facts.lr
-    if len(rates.values) < 8 or not rates.values[-1]:
-        return
-    top = max(rates.values)
-    low = [step for step, rate in zip(rates.steps, rates.values, strict=True) if rate < 1e-4 * top]
-    if (
-        rates.values[-1] > 1e-4 * top
-        or len(low) < 0.3 * len(rates.values)
-        or low[0] == rates.steps[0]
-    ):
-        return
-    yield finding(
-        "lr-too-low",
-        f"The learning rate fell from {short(top)} to {short(rates.values[-1])}, below a "
-        f"ten-thousandth since step {low[0]}: a scheduler may be stepped too often",
-        series="lr",
-        first_step=low[0],
-        evidence={"lr": rates.values[-1], "largest": top},
-        remedy="Step the scheduler once per epoch, or give it the number of batches",
-    )
-
-
-def _lr_for(rate: float, update: float) -> float:
-    """A learning rate at which updates would have a usual size, at most 0.1."""
-    return min(0.1, rate * 1e-3 / update) if update > 0 else 1e-3
-
-
-def _largest_updates(view: TrainingView) -> list[float]:
-    """The largest update of each weight so far, relative to the weight."""
-    found = [max(one.updates.values) for one in view.weights if one.updates.values]
-    return [one for one in found if math.isfinite(one)]
-
-
-def _is_clipped(view: TrainingView) -> bool:
-    """Whether the norm of all gradients is the same at each step, for different batches."""
-    _, norms = view.gradient_norm
-    if view.facts.batches == 1:
-        return False
-    norms = norms[np.isfinite(norms)]
-    return len(norms) >= 3 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
-
-
-@rule(
-    "clipped-to-nothing",
-    family="gradients",
-    title="Gradients are clipped until nothing is left",
-    explains=("loss-plateau", "lr-too-low"),
-)
-def clipped_to_nothing(view: TrainingView) -> Iterator[Finding]:
-    """The norm of all gradients is the same tiny value at each step, so weights barely change."""
-    largest = _largest_updates(view)
-    if not view.is_stuck or not largest or max(largest) >= 1e-5 or not _is_clipped(view):
-        return
-    steps, norms = view.gradient_norm
-    yield finding(
-        "clipped-to-nothing",
-        f"Gradients are clipped to a norm of {short(float(norms[-1]))} at every step; updates "
-        f"change the weights by {short(max(largest))} of their size",
-        first_step=int(steps[0]),
-        last_step=int(steps[-1]),
-        evidence={"norm": float(norms[-1]), "update": max(largest), "expected": 1e-3},
-        remedy="Clip less: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-    )
-
-
-@rule(
-    "lr-too-high",
-    family="optimizer",
-    title="The learning rate is too high",
-    explains=DAMAGE,
-)
-def lr_too_high(view: TrainingView) -> Iterator[Finding]:
-    """Updates are large compared with the weights, and the loss gets worse or oscillates."""
-    weights = [one for one in view.weights if one.updates.values]
-    if not weights:
-        return
-    by_step: dict[int, list[float]] = {}
-    for one in weights:
-        for step, value in zip(one.updates.steps, one.updates.values, strict=True):
-            if math.isfinite(value):
-                by_step.setdefault(step, []).append(value)
-    usual = {step: median(values) for step, values in by_step.items()}
-    large = [step for step, value in usual.items() if value > _TOO_LARGE]
-    is_often = len(large) >= max(1, len(usual) // 3)
-    # One update of the size of the weights is enough to lose them.
-    if not (is_often or max(usual.values(), default=0) > 0.5) or not _is_harmed(
-        view, max(usual.values())
-    ):
-        return
-    largest = max(usual.values())
-    rate = view.facts.lr.values[-1] if view.facts.lr.values else math.nan
-    yield finding(
-        "lr-too-high",
-        f"The learning rate {short(rate)} is too high: an update changes the weights by up to "
-        f"{largest:.0%} (usual: 0.1 %), and the loss does not fall",
-        severity="error" if _is_broken(view) else "warning",
-        series="lr",
-        first_step=min(large),
-        evidence={"update": largest, "expected": 1e-3, "lr": rate},
-        confidence=0.9,
-        remedy="Lower the learning rate, for example to "
-        f"lr={short(rate / max(10, largest / 1e-2))}",
-    )
-
-
-def _is_broken(view: TrainingView) -> bool:
-    return any(one.kind in ("nan", "inf") and one.severity == "error" for one in view.findings)
-
-
-def _is_harmed(view: TrainingView, largest: float) -> bool:
-    """Whether the loss rises, or oscillates without falling; before NaN it must have risen, too."""
-    for loss in view.losses:
-        values = loss.values[:, 0]
-        values = values[np.isfinite(values)]
-        if len(values) < 3:
-            # Lost within the first steps: only updates of the size of the weights explain it.
-            if _is_broken(view) and largest > 0.5:
-                return True
-            continue
-        # The first loss is that of the model before its first update.
-        start, end = float(values[0]), median(values[-max(2, len(values) // 4) :])
-        if start > 0 and end > 0.95 * start and values.max() > 2 * start:
-            return True
-    return False
 
 
 @rule(
@@ -435,7 +249,7 @@ def _idle_optimizer(view: TrainingView) -> Iterator[Finding]:
         if all(each.requires_grad and each.with_gradient >= 2 for each in own):
             yield finding(
                 "optimizer-not-stepped",
-                f"{one.name} of {_some(own)} never steps, although their gradients are computed "
+                f"{one.name} of {some(own)} never steps, although their gradients are computed "
                 "and another optimizer steps",
                 path=common_path([each.name for each in own]),
                 series=own[0].name,
@@ -464,7 +278,7 @@ def lost_updates(view: TrainingView) -> Iterator[Finding]:
         yield finding(
             "lost-updates",
             f"Updates are lost in {lost[0].dtype}: a step changes {moved:.0%} of the values of "
-            f"{_some(lost)}",
+            f"{some(lost)}",
             path=common_path([one.name for one in lost]),
             series=lost[0].name,
             first_step=0,
@@ -520,4 +334,4 @@ def _unchanged_since(view: TrainingView, one: ParameterFacts) -> float:
     rate = max(optimizer.lr, default=0.0)
     # SGD goes as far as the gradient is long, others about as far as the learning rate.
     step = rate * float(sizes.min()) if "SGD" in optimizer.name else rate
-    return float(since) if step > _NOTHING_MOVES * float(track.size[-1]) else math.inf
+    return float(since) if step > NOTHING_MOVES * float(track.size[-1]) else math.inf

@@ -367,12 +367,6 @@ def _are_copies_of_a_block(one: str, other: str) -> bool:
 
 _MESSAGES = (
     (
-        "labels-out-of-range",
-        ("is out of bounds", "n_classes` failed", "class values must be smaller"),
-        "A label is out of range",
-        "Use labels from 0 to the number of classes − 1",
-    ),
-    (
         "index-out-of-range",
         ("index out of range in self", "srcIndex < srcSelectDimSize"),
         "An index is out of range for an embedding",
@@ -400,7 +394,7 @@ _MESSAGES = (
 
 
 @rule(
-    *("labels-out-of-range", "index-out-of-range", "two-devices", "out-of-memory"),
+    *("index-out-of-range", "two-devices", "out-of-memory"),
     family="set-up",
     title="The training was stopped by an exception",
 )

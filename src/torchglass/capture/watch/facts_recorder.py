@@ -29,6 +29,7 @@ from torchglass.capture.torch_internals import (
     foreach_sub,
     gradient_shape,
     roots_of_backward,
+    softmax_dim,
 )
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch.op_probes import (
@@ -55,6 +56,7 @@ from torchglass.capture.watch.parameter_facts import (
 )
 from torchglass.records.trace import TraceRecord
 from torchglass.records.training import (
+    KL_DIV,
     GradientStop,
     InputFacts,
     LossFacts,
@@ -486,16 +488,37 @@ def losses_of(root: Any) -> Iterator[LossFacts]:
         shapes = _broadcast_shapes(node) if depth < _NEAR_LOSS else None
         name = node_name(node)
         terms = [one for one, _ in node.next_functions if one is not None]
-        if name.startswith(_LOSS_NODES) or shapes is not None:
+        is_kl_div = shapes is None and _is_kl_div(node)
+        if name.startswith(_LOSS_NODES) or shapes is not None or is_kl_div:
+            first = next(iter(terms), None)
             yield LossFacts(
-                function=name,
-                before=tuple(_names_before(node)),
-                input_shape=shapes[0] if shapes else gradient_shape(next(iter(terms), None)) or (),
+                function=KL_DIV if is_kl_div else name,
+                before=tuple(_names_before(node))[is_kl_div:],
+                input_shape=shapes[0] if shapes else gradient_shape(first) or (),
                 target_shape=shapes[1] if shapes else (),
                 is_whole=is_whole,
                 is_broadcast=shapes is not None,
+                softmax_dim=_softmax_before(first),
             )
         steps[node] = depth + 1, is_whole and len(terms) == 1
+
+
+def _softmax_before(node: Any) -> int | None:
+    """The dimension of a log_softmax, or of a softmax and a logarithm, that ends in a node."""
+    if node is not None and node.name().startswith("LogBackward"):
+        node = node.next_functions[0][0]
+    return softmax_dim(node)
+
+
+def _is_kl_div(node: Any) -> bool:
+    """Whether a node computes target * log(target) - target * input; target has no gradient."""
+    following = [one for one, _ in node.next_functions]
+    if not node.name().startswith("Sub") or len(following) != 2 or following[0] is not None:
+        return False
+    product = following[1]
+    terms = [one for one, _ in product.next_functions] if product is not None else []
+    is_product = bool(terms) and product.name().startswith("Mul") and terms.count(None) == 1
+    return is_product and gradient_shape(product) == gradient_shape(node)
 
 
 def _names_before(node: Any) -> Iterator[str]:

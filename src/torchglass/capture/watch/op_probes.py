@@ -21,7 +21,7 @@ from torchglass.capture.torch_modes import quietly
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.watch.parameter_facts import ThinnedTrack
 from torchglass.records.trace import CallId, OpRecord, TraceRecord
-from torchglass.records.training import GradientStop, OpSite, Probe, Track
+from torchglass.records.training import FLAT_OPERATIONS, GradientStop, OpSite, Probe, Track
 
 _MOST_VALUES = 1 << 18
 """Only a part of a larger tensor is measured."""
@@ -376,7 +376,8 @@ def _spread(stack: torch.Tensor) -> tuple[list[float], list[float]]:
     other = rest.transpose(1, 2)
     products = torch.bmm(rest, other) if count <= width else torch.bmm(other, rest)
     total = products.square().sum((1, 2)).double()
-    ranks = torch.where(total > 0, length.pow(4) / total, 0.0)
+    # Values that are not finite are another problem: their rank is NaN.
+    ranks = torch.where(total == 0, 0.0, length.pow(4) / total)
     return variation.numpy().tolist(), ranks.numpy().tolist()
 
 
@@ -444,13 +445,14 @@ def _sample_of_batch(args: Args, kwargs: Kwargs, *, is_recorded: bool) -> torch.
 
 
 def gradient_stops(trace: TraceRecord) -> Iterator[GradientStop]:
-    """The operations whose input needs a gradient and whose output does not."""
+    """The operations whose input needs a gradient and whose output does not, or one of zeros."""
     paths = {call.id: call.path for call in trace.calls}
     needs = {op.id for op in trace.ops if op.grad_fn}
     for op in trace.ops:
-        if op.kind != "op" or op.grad_fn or not op.outputs:
+        is_flat = bool(op.grad_fn) and op.function.rstrip("_") in FLAT_OPERATIONS
+        if op.kind != "op" or (op.grad_fn and not is_flat) or not op.outputs:
             continue
-        has_weight = any(operand.parameter for operand in op.operands)
+        has_weight = not is_flat and any(operand.parameter for operand in op.operands)
         if has_weight or any(parent in needs for parent in op.parents):
             yield GradientStop(
                 path=paths.get(op.call, "") if op.call is not None else "",
