@@ -18,14 +18,14 @@ from torchglass.capture.watch.watcher import Watcher
 
 Train = Callable[["Watch"], None]
 Group = Literal["planted", "healthy", "traincheck"]
-Sample = Literal["in-sample", "holdout-1", "holdout-2", "holdout-3"]
+Sample = Literal["in-sample", "holdout-1", "holdout-2", "holdout-3", "holdout-4"]
 Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Tensor, Tensor], Any]
 
 functional: Any = torch.nn.functional
 """torch's, without its types: they would give losses a `backward` that mypy calls untyped."""
 
-_HOLD_OUTS: dict[str, Sample] = {"second": "holdout-2", "third": "holdout-3"}
+_HOLD_OUTS: dict[str, Sample] = {"second": "holdout-2", "third": "holdout-3", "fourth": "holdout-4"}
 """What the names of the files of a hold-out begin with; all others are of the first."""
 _PACKAGES = ("planted", "healthy", "holdout")
 _TRAINCHECK = "benchmarks.diagnosis.traincheck"
