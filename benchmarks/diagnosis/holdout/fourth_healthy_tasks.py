@@ -90,7 +90,7 @@ def siamese_with_stopped_gradient(watch: Watch) -> None:
     with watch(model) as watcher:
         for x, _ in data.clusters(160, batch=64):
             views = [model.encoder(x + 0.2 * torch.randn_like(x)) for _ in range(2)]
-            loss = torch.zeros(())
+            loss: Any = torch.zeros(())
             for one, other in (views, views[::-1]):
                 cosine = functional.cosine_similarity(model.predictor(one), other.detach())
                 loss = loss - cosine.mean() / 2

@@ -624,7 +624,9 @@ def test_every_finding_says_what_to_do() -> None:
 
 def test_a_rounded_value_is_named_as_the_place_where_gradients_are_zero() -> None:
     lost = Finding(severity="warning", kind="no-gradient", message="No gradient", path="encoder")
-    rounded = GradientStop(path="", function="round", source=SourceLine(file="net.py", line=7, function="forward"))
+    rounded = GradientStop(
+        path="", function="round", source=SourceLine(file="net.py", line=7, function="forward")
+    )
     view = training(gradient_stops=(rounded,))
     view.findings = (lost,)
 
