@@ -88,7 +88,19 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def cost(width: int = 512, layers: int = 6, rounds: int = 3) -> float:
-    """CPU time of finding the first divergence of a transformer, over that of one forward."""
+    """CPU time of finding the first divergence of a transformer, over that of one forward.
+
+    With one thread: several that wait for each other on a busy machine take CPU time, too.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _cost(width, layers, rounds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _cost(width: int, layers: int, rounds: int) -> float:
     from torch import nn
 
     torch.manual_seed(0)
