@@ -54,6 +54,13 @@ class ModuleChange:
         """The largest distance of its tensors."""
         return max((one.distance for one in self.slots if one.distance is not None), default=None)
 
+    @property
+    def has_only_values(self) -> bool:
+        """Whether the module itself is the same, and only the values of its tensors changed."""
+        own = self.class_before or self.path_before is not None or self.sharing
+        same = self.verdict == "changed" and not own and self.extra_before is None
+        return same and all(one.distance is not None for one in self.slots)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulePair:

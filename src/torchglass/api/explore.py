@@ -13,14 +13,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.nonfinite_cause import first_nan
 from torchglass.errors import CaptureError, TargetError, ViewError
 from torchglass.host_program import has_terminal, in_event_loop
 from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.measures import ReportRecord
-from torchglass.records.model import Model, join_path
+from torchglass.records.model import join_path
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
 from torchglass.records.urls import place_text, url_of
@@ -249,15 +248,22 @@ def make_source(
     A forward that raises is shown up to that point, with the explanation. `tensors` are those of
     a recording of the model.
     """
+    from torchglass.api.compare import compare
+    from torchglass.results.comparison import Comparison
+
     found, ran = resolve(target), bool(inputs or kwargs)
     if ran and not is_live(found):
         raise TargetError(NOT_LIVE)
     source = _run(found, inputs, kwargs or {}) if ran else _opened(found, unsafe, tensors)
-    source = replace(source, reports=tuple(report_records(found, reports)))
-    if against is None:
+    compared = found if isinstance(found, Comparison) else None
+    if against is not None:
+        compared = compare(resolve(against), found, unsafe=unsafe)
+        reports = [compared, *reports]
+    records = tuple(report_records(found, reports))
+    if compared is None or compared.structure is None:
+        source = replace(source, reports=records)
         return replace(source, kind=_kind(source, ran))
-    model = source.reader.model()
-    return replace(source, kind="comparison", comparison=_compared(found, model, against, unsafe))
+    return replace(source, kind="comparison", comparison=compared.structure, reports=records)
 
 
 def report_records(target: object, reports: Sequence[object]) -> Iterator[ReportRecord]:
@@ -495,15 +501,6 @@ def _leaving_as_found(model: Any) -> Iterator[None]:
 
     with torch.no_grad(), leave_unchanged(module for _, module in modules_in(model)):
         yield
-
-
-def _compared(target: object, model: Model, against: object, unsafe: bool) -> ModelDiff:
-    from torchglass.whatif.tensor_changes import compare_weights
-
-    other = resolve(against)
-    tensors = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
-    before = _opened(other, unsafe).reader.model()
-    return compare_weights((before, model), tensors)[0]
 
 
 def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:

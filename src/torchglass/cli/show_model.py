@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 from torchglass.cli.options import (
     AS_TABLE,
     EVERYTHING,
+    EXPLORABLE,
     LOOKING,
     PRINTED,
     PROGRAMS,
@@ -22,6 +23,7 @@ from torchglass.cli.options import (
     Common,
     Debug,
     DisplayOptions,
+    ExplorableOptions,
     File,
     Flag,
     Inputs,
@@ -172,7 +174,7 @@ def compare(
     /,
     *,
     input: Inputs = (),
-    output: TableOptions = AS_TABLE,
+    output: ExplorableOptions = EXPLORABLE,
     common: Common = USUAL,
 ) -> int:
     """Compare two models, checkpoints or runs: structure, values, and where they first diverge.
@@ -181,6 +183,7 @@ def compare(
     torchglass compare before.safetensors after.safetensors
     torchglass compare net.py:Net port.py:Net --input 1x3x224x224
     torchglass compare runs/first.glass runs/second.glass
+    torchglass compare before.safetensors after.safetensors --explore
     ```
 
     With `--input` both models run on the same values, and the first op whose result differs by

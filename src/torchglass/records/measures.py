@@ -486,11 +486,12 @@ class ReportEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
-    """Some lines of a report, which may be about one module."""
+    """Some lines of a report."""
 
     title: str
     lines: tuple[str, ...]
-    path: str | None = None
+    paths: tuple[str | None, ...] = ()
+    """The module that each line is about."""
 
 
 @dataclass(frozen=True, kw_only=True)

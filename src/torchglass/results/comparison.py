@@ -18,10 +18,12 @@ from torchglass.records.comparison import (
     TensorChange,
 )
 from torchglass.records.json_data import nan_as_none, to_json_data
+from torchglass.records.measures import ReportRecord, ReportSection
 from torchglass.results.report import Report
 from torchglass.tables.export import File, html_text, written
 from torchglass.tables.text import (
     Column,
+    aligned_rows,
     csv_rows,
     format_shape,
     harmless,
@@ -302,6 +304,42 @@ class Comparison(Report):
 
         return written(render_view(self.title, "reports", {"reports": [page_data(self)]}), file)
 
+    def tree_record(self) -> ReportRecord:
+        """The comparison as the explorer shows it beside the tree: where both first diverge."""
+        return ReportRecord(
+            kind="Comparison",
+            answer=self.summary,
+            sections=tuple(filter(None, (self._divergence_section(), *self._row_sections()))),
+            notes=tuple(self.notes),
+        )
+
+    def _divergence_section(self) -> ReportSection | None:
+        found = self.first_divergence
+        if found is None:
+            return None
+        lines = list(self._divergence_lines(found, None))
+        # Both lines of code come first.
+        start = next((at for at, line in enumerate(lines) if line[:3] in ("a  ", "b  ")), 0)
+        path = found.b.path if found.b else found.a.path if found.a else None
+        return ReportSection(
+            title="First divergence",
+            lines=(*lines[start:], *lines[:start]),
+            paths=(path,) * len(lines),
+        )
+
+    def _row_sections(self) -> Iterator[ReportSection]:
+        """What differs in the runs, and the largest changes of values."""
+        if self._more:
+            rows = [(row.name, row.change, row.before, row.after) for row in self._more]
+            yield ReportSection(title="Settings and curves", lines=tuple(aligned_rows(rows)))
+        moved = [one for one in self.changed_tensors if one.distance is not None]
+        moved.sort(key=_distance_rank)
+        if moved:
+            shown = moved[:_MOST_ROWS]
+            lines = aligned_rows([(one.name, _distance_text(one)) for one in shown])
+            paths = tuple(one.name.rpartition(".")[0] for one in shown)
+            yield ReportSection(title="Largest changes", lines=tuple(lines), paths=paths)
+
     def to_dict(self) -> dict[str, Any]:
         """The comparison as dicts, lists, strings and numbers."""
         plain: dict[str, Any] = nan_as_none(
@@ -463,6 +501,20 @@ def _tensor_row(tensor: TensorChange) -> ComparisonRow:
         cosine=tensor.cosine,
         largest=tensor.largest,
     )
+
+
+def _distance_rank(tensor: TensorChange) -> float:
+    """Larger changes first; NaN on one side, and what was all zeros, before all others."""
+    distance = tensor.distance or 0.0
+    return -math.inf if math.isnan(distance) else -distance
+
+
+def _distance_text(tensor: TensorChange) -> str:
+    distance = tensor.distance or 0.0
+    if math.isnan(distance):
+        return f"NaN {tensor.nan_before:,} → {tensor.nan_after:,}"
+    rank = "" if tensor.rank is None else f", rank {tensor.rank}"
+    return "was all zeros" if math.isinf(distance) else f"Δ {distance:.3g}{rank}"
 
 
 def _op_text(op: ExecutedOp) -> str:

@@ -116,6 +116,7 @@ def hold(model: Model, *documents: Document) -> Reader:
 
 def reader_of_result(target: object) -> Reader | None:
     """A reader of the result of another verb; None for anything else."""
+    from torchglass.results.comparison import Comparison
     from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
     from torchglass.results.profile import Profile
@@ -135,6 +136,10 @@ def reader_of_result(target: object) -> Reader | None:
         return hold(target.model, measures(target.rows, {}, {}, target.timing.notes))
     if isinstance(target, Flops):
         return hold(target.model, measures({}, target.rows, {}, target.work.notes))
+    if isinstance(target, Comparison):
+        # What the run is called; the tree of both models has its own name.
+        both = target.structure
+        return hold(replace(both.model, name=target.title)) if both is not None else None
     model = getattr(target, "model", None) if isinstance(target, Report) else None
     return hold(model) if isinstance(model, Model) else None
 

@@ -16,9 +16,10 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from torchglass.analyse.model_diff import ModelDiff
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.run import RunStatus
-from torchglass.tables.text import harmless
+from torchglass.tables.text import harmless, plural
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry, bindings, glyph
 from torchglass.views.tui.run_follower import RunUpdate
@@ -155,15 +156,18 @@ class TitleBar(TwoEndedBar):
         run, model = self.state.run.name, self.state.model.name
         names = [run] if run == model else [run, model]
         if self.state.comparison is not None:
-            changed = len(self.state.comparison.changes)
-            words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
-            keys = "n next, & only these"
-            names += [words, keys] if changed else ["no differences"]
+            names = [self._conclusion(self.state.comparison), run]
         elif self.state.reports:
             names.append(self.state.reports[0].answer)
         state = self._state()
         style = "problem" if "✗" in state else "warning" if "!" in state else "right"
         self.put(" " + " · ".join(filter(None, names)), state, style)
+
+    def _conclusion(self, comparison: ModelDiff) -> str:
+        if self.state.reports:
+            return self.state.reports[0].answer
+        changed = len(comparison.changes)
+        return f"{plural(changed, 'changed module')}" if changed else "no differences"
 
     def _state(self) -> str:
         if self.state.contents is None:

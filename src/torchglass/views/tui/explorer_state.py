@@ -253,6 +253,8 @@ class ExplorerState:
         self._bad_values: tuple[Finding, ...] = ()
         self.live = live
         self.comparison = comparison
+        self.side_by_side = False
+        """Whether there is room for the trees of both models of a comparison."""
         self.step = -1
         self._series: dict[str, list[Series]] = {}
         self._points: dict[SeriesId, Points] = {}
@@ -325,6 +327,37 @@ class ExplorerState:
         return any(
             path in self.comparison.changes or path in self.comparison.below for path in paths
         )
+
+    def change_style(self, module: Module) -> str:
+        """The color of a module in a comparison: what was done to it, or how far its values moved.
+
+        A module that did not change itself has a paler color of the largest change below it.
+        """
+        if self.comparison is None:
+            return "name"
+        change = self.comparison.changes.get(module.path)
+        if change is not None and change.verdict != "changed":
+            return change.verdict
+        if change is not None and not change.has_only_values:
+            return "changed"
+        if change is not None:
+            return _distance_style(change.distance)
+        return self._styles_below.get(module.id, "muted")
+
+    @cached_property
+    def _styles_below(self) -> Mapping[ModuleId, str]:
+        """The style of modules with changes below them only."""
+        assert self.comparison is not None
+        found: dict[ModuleId, float] = {}
+        for module in reversed(self.model.modules):
+            change = self.comparison.changes.get(module.path)
+            here = found.get(module.id, -1.0)
+            if change is not None:
+                size = change.distance if change.has_only_values else 0.0
+                here = max(here, np.inf if size is None or np.isnan(size) else size)
+            if here >= 0 and module.parent is not None:
+                found[module.parent] = max(found.get(module.parent, -1.0), here)
+        return {top: _distance_style(size) if size else "warning" for top, size in found.items()}
 
     def learn(
         self,
@@ -459,6 +492,13 @@ class ExplorerState:
         """The values of a series, or the standard deviation of what it summarizes."""
         points = self._points.get(series.id)
         return np.empty(0) if points is None else points.column(moving(series))
+
+
+def _distance_style(distance: float | None) -> str:
+    """A hotter color for a larger change of values, in steps of about ten."""
+    if distance is None or not np.isfinite(distance):
+        return "problem"
+    return f"heat{sum(distance >= limit for limit in (1e-3, 1e-2, 1e-1, 0.5))}"
 
 
 def _own(module: Module) -> ModuleId:

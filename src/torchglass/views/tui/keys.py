@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.binding import Binding, BindingType
 from textual.keys import key_to_character
@@ -81,9 +81,9 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
     ),
     ("anywhere", "Search"): (
         ("slash", "search", "Search; re: for a regex", "search"),
-        ("n", "match(1)", "Next match"),
-        ("N", "match(-1)", "Previous match"),
-        ("ampersand", "filter", "Toggle matches only"),
+        ("n", "match(1)", "Next match or change"),
+        ("N", "match(-1)", "Previous match or change"),
+        ("ampersand", "filter", "Toggle matches or changes only"),
         ("escape", "clear_search", "Clear the search"),
     ),
     ("search", "While typing a search"): (
@@ -286,6 +286,18 @@ def footer_order(key: KeyEntry) -> int:
 def hints(places: Collection[Place], keys: Iterable[KeyEntry]) -> list[KeyEntry]:
     """The keys in the footer that act in one of these places."""
     return [key for key in keys if key.hint and key.place in places]
+
+
+_OF_COMPARISON = {"match(1)": "next change", "filter": "changed only"}
+
+
+def hints_of_comparison(keys: Iterable[KeyEntry]) -> list[KeyEntry]:
+    """The keys that go through the changes of a comparison, for the footer."""
+    return [
+        replace(key, hint=_OF_COMPARISON[key.action])
+        for key in keys
+        if key.action in _OF_COMPARISON
+    ]
 
 
 def sections(keys: Iterable[KeyEntry]) -> dict[str, list[KeyEntry]]:

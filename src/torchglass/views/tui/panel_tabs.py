@@ -276,6 +276,8 @@ class PanelTabs(Vertical):
 
 _WIDE, _HIGH = 110, 16
 """From this width on the panels are beside the tree; below this height one of them is shown."""
+_WIDE_COMPARISON = 200
+"""The same for a comparison, whose two trees need the width."""
 _SHARES = range(20, 85, 5)
 
 
@@ -302,7 +304,7 @@ class PanelArea(Container):
     def lay_out(self) -> None:
         """Place the tree and the panels for the size of the terminal."""
         width, height = self.app.size
-        wide = width >= _WIDE
+        wide = width >= (_WIDE if self.state.comparison is None else _WIDE_COMPARISON)
         alone = self._maximized or (not wide and height < _HIGH)
         has_panels = bool(self.tabs.panels)
         self.set_class(wide, "wide")

@@ -25,12 +25,19 @@ SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure"
 """What is explored: a model, a model with one forward, a trace, a training, …"""
 
 _OF_FORWARD = frozenset({"name", "class", "args", "output", "params", "time", "notes"})
+_OF_COMPARISON = ("a", "b", "distance", "change")
 _COLUMNS: Mapping[SourceKind, frozenset[str]] = {
     **dict.fromkeys(("forward", "trace", "failure"), _OF_FORWARD),
     "report": frozenset({"name", "class", "params", "notes"}),
+    "comparison": frozenset({"name", *_OF_COMPARISON, "notes"}),
 }
 """The columns that are shown first; the usual ones for other kinds."""
-_FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E", "report": "R"}
+_FIRST_PANEL: Mapping[SourceKind, str] = {
+    "run": "v",
+    "trace": "w",
+    "failure": "E",
+    **dict.fromkeys(("report", "comparison"), "R"),
+}
 _ALWAYS_FIRST: Mapping[SourceKind, str] = {"run": "V"}
 """The panel that is opened whatever was open in the last session: a run begins with its verdict."""
 """The panel in front at first; the panels open for models are behind it."""
@@ -75,7 +82,7 @@ class Preferences:
             usual = self.labels.shown == ColumnChoice().shown
             shown = _COLUMNS.get(kind, self.labels.shown) if usual else self.labels.shown
         # A comparison always shows what changed, whatever was hidden in the last session.
-        shown |= {"change"} if kind == "comparison" else set()
+        shown |= {*_OF_COMPARISON} if kind == "comparison" else set()
         first = _FIRST_PANEL.get(kind)
         rest = tuple(panel for panel in self.panels if panel != first)
         panels = choice.panels or ((first, *rest) if first else self.panels)

@@ -13,7 +13,13 @@ from torchglass.records.model import Model
 from torchglass.records.run import Reader
 from torchglass.views.tui.bars import KeyBar, SearchBar, StatusBar, TitleBar
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import KeyEntry, bindings, footer_order, hints
+from torchglass.views.tui.keys import (
+    KeyEntry,
+    bindings,
+    footer_order,
+    hints,
+    hints_of_comparison,
+)
 from torchglass.views.tui.panel_tabs import LabelPanel, PanelArea, PanelTabs, all_keys
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
@@ -261,7 +267,9 @@ class Explorer(Screen[None]):
         }
         table = [entry for entry in all_keys() if entry.action not in missing]
         if focused is self.tree_panel:
-            return sorted(hints({"anywhere", "tree"}, table), key=footer_order)
+            usual = sorted(hints({"anywhere", "tree"}, table), key=footer_order)
+            changes = hints_of_comparison(table) if self.state.comparison is not None else []
+            return [*usual[:2], *changes, *usual[2:]]
         if isinstance(focused, LabelPanel):
             return [*hints({"labels"}, table), *hints({"anywhere"}, table)]
         if isinstance(focused, Panel):
@@ -378,7 +386,9 @@ class Explorer(Screen[None]):
     def action_filter(self) -> None:
         self.search.toggle_filter()
         if self.state.comparison is not None and not self.search.text:
-            self.say("Changed modules only" if self.search.changes_only else "All modules")
+            told = "Changed modules only" if self.search.changes_only else "All modules"
+            # The cursor may have moved, which replaces a message.
+            self.call_after_refresh(self.say, told)
             return
         self.say("" if self.search.text else _NO_SEARCH)
 

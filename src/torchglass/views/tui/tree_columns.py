@@ -79,6 +79,8 @@ class TreeColumn:
     style: str = "plain"
     cells: int
     """The width; the maximum width where `texts` or a `text` decide it."""
+    least: int = 0
+    """The width that it may be cut to where not all columns fit; 0 if it may not."""
     texts: Callable[[ExplorerState], Iterable[str]] | None = None
     """All texts of the column, where that is quicker than asking each module."""
     applies: Callable[[ExplorerState], bool] = lambda state: True
@@ -297,7 +299,7 @@ def _change(state: ExplorerState, module: Module) -> Sequence[Piece]:
         return ()
     change = state.comparison.changes.get(module.path)
     below = state.comparison.below.get(module.path, 0)
-    pieces = [_change_piece(change)] if change else []
+    pieces = [(_change_text(change), state.change_style(module))] if change else []
     if below:
         pieces.append((f"{'  ' if pieces else ''}{below:,} below", "share"))
     return pieces
@@ -311,10 +313,10 @@ def _changes(state: ExplorerState) -> Iterable[str]:
     return ["".join(text for text, _ in _change(state, module)) for module in modules]
 
 
-def _change_piece(change: ModuleChange) -> Piece:
+def _change_text(change: ModuleChange) -> str:
     if change.verdict != "changed":
         mark = "+" if change.verdict == "added" else "−"
-        return f"{mark} {change.verdict}", change.verdict
+        return f"{mark} {change.verdict}"
     words = [f"was {change.path_before}"] if change.path_before else []
     words += [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
     words += [_slot_change(slot) for slot in change.slots]
@@ -322,7 +324,90 @@ def _change_piece(change: ModuleChange) -> Piece:
     # A changed shape usually means changed settings, and says more.
     if change.extra_before is not None and not words:
         words.append(f"was ({change.extra_before})")
-    return harmless("≠ " + ", ".join(words)), "changed"
+    return harmless("≠ " + ", ".join(words))
+
+
+def _distance(state: ExplorerState, module: Module) -> float | None:
+    change = state.comparison.changes.get(module.path) if state.comparison else None
+    distance = change.distance if change else None
+    # A tensor with NaN on one side, or that was all zeros, changed most.
+    return math.inf if distance is not None and math.isnan(distance) else distance
+
+
+def _distance_piece(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    distance = _distance(state, module)
+    if distance is None:
+        return ()
+    text = format_value(distance) if math.isfinite(distance) else "∞"
+    return [(text, state.change_style(module))]
+
+
+def _module_before(state: ExplorerState, module: Module) -> Module | None:
+    """The module of the old model that a row of a comparison shows."""
+    both = state.comparison
+    if both is None:
+        return None
+    change = both.changes.get(module.path)
+    if change is not None and change.verdict == "added":
+        return None
+    return both.before.find(both.pairs.get(module.path, module.path))
+
+
+def _module_after(state: ExplorerState, module: Module) -> Module | None:
+    """The module of the new model that a row of a comparison shows."""
+    both = state.comparison
+    change = both.changes.get(module.path) if both else None
+    return None if change is not None and change.verdict == "removed" else module
+
+
+def name_before(state: ExplorerState, module: Module) -> str:
+    """The name of a module in the old model; its path if it moved, "" if it was added."""
+    before = _module_before(state, module)
+    change = state.comparison.changes.get(module.path) if state.comparison else None
+    if before is None:
+        return ""
+    if before.parent is None and state.comparison is not None:
+        return state.comparison.before.name
+    return before.path if change and change.path_before else before.name
+
+
+def _description(module: Module) -> str:
+    """The class and the settings of a module; its tensors if it is of a checkpoint."""
+    if "." in module.class_name:
+        return harmless(brief(module.kind, module.extra))
+    return ", ".join(f"{harmless(slot.name)} {shape_text(slot.spec)}" for slot in module.slots)
+
+
+def _before_pieces(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """What a module was."""
+    before, after = _module_before(state, module), _module_after(state, module)
+    if before is None:
+        return ()
+    words = _description(before)
+    is_same = after is not None and words == _description(after)
+    style = "removed" if after is None else "share" if is_same else "changed"
+    return [(words, style)]
+
+
+def _after_pieces(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """What a module is; where there is room for both trees, also its name in the new one."""
+    before, after = _module_before(state, module), _module_after(state, module)
+    edge: list[Piece] = [("│ ", "guide")] if state.side_by_side else []
+    if after is None:
+        return edge
+    words = _description(after)
+    is_same = before is not None and words == _description(before)
+    style = "added" if before is None else "share" if is_same else "changed"
+    if not state.side_by_side:
+        return [(words, style)]
+    depth = state.outline.depths[module.id]
+    name = harmless(after.name or state.model.name)
+    return [
+        *edge,
+        ("│ " * depth, "guide"),
+        (f"{name}  ", state.change_style(module)),
+        (words, style),
+    ]
 
 
 def _slot_change(slot: SlotChange) -> str:
@@ -342,6 +427,27 @@ def distance_text(distance: float) -> str:
     return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
 
 
+def _descriptions(
+    side: Callable[[ExplorerState, Module], Module | None],
+) -> Callable[[ExplorerState], Iterable[str]]:
+    """All texts of one side of a comparison."""
+
+    def texts(state: ExplorerState) -> Iterable[str]:
+        is_tree = state.side_by_side and side is _module_after
+        found = {}
+        for row in state.model.modules:
+            if (module := side(state, row)) is not None:
+                indent = 2 * state.outline.depths[row.id] + 4 + len(module.name) if is_tree else 0
+                slots = () if "." in module.class_name else module.slots
+                found[module.kind, module.extra, slots, indent] = module
+        return [" " * indent + _description(one) for (*_, indent), one in found.items()]
+
+    return texts
+
+
+_comparison_column = partial(
+    TreeColumn, group="change", usual=True, applies=lambda state: state.comparison is not None
+)
 _share_column = partial(TreeColumn, is_share=True, cells=_BAR + _SHARE)
 _memory_column = partial(TreeColumn, group="memory", format=format_bytes, cells=9, style="bytes")
 _time_column = partial(TreeColumn, group="time", format=_time, cells=9, style="time", per_unit=1e6)
@@ -351,10 +457,21 @@ NAME = TreeColumn(
     pieces=lambda state, module: [(harmless(module.name), "name")], example="layer1",
 )
 COLUMNS: tuple[TreeColumn, ...] = (
-    TreeColumn(
-        id="change", title="change", name="Change", group="change", usual=True, cells=36,
-        pieces=_change, texts=_changes, style="changed",
-        applies=lambda state: state.comparison is not None, example="≠ weight Δ 0.012",
+    _comparison_column(
+        id="a", title="a", name="Old Module", pieces=_before_pieces, cells=28, least=12,
+        texts=_descriptions(_module_before), example="Linear(16→4)",
+    ),
+    _comparison_column(
+        id="b", title="b", name="New Module", pieces=_after_pieces, cells=48, least=12,
+        texts=_descriptions(_module_after), example="Linear(16→5)",
+    ),
+    _comparison_column(
+        id="distance", title="Δ", name="Distance", pieces=_distance_piece, rank=_distance,
+        cells=7, is_right=True, example="0.012",
+    ),
+    _comparison_column(
+        id="change", title="change", name="Change", pieces=_change, cells=36, least=12,
+        texts=_changes, style="changed", example="≠ weight Δ 0.012",
     ),
     TreeColumn(
         id="class", title="class", name="Module Type", group="class", usual=True, cells=22,

@@ -26,10 +26,13 @@ from torchglass.views.tui.tree_columns import (
     RowModules,
     SortOrder,
     TreeColumn,
+    name_before,
 )
 from torchglass.views.tui.tree_rows import TreeRows
 
 _LEAST_NAME = 12
+_TWO_TREES = 100
+"""From this width on, a comparison shows the trees of both models side by side."""
 _NAME_PERCENT = 45
 _BETWEEN = 2
 """Cells between two values that are not aligned."""
@@ -123,6 +126,18 @@ def lay_out(
     )
 
 
+def cut_widths(columns: Sequence[TreeColumn], widths: Sequence[int], room: int) -> list[int]:
+    """The widths of columns, of which those that may be cut share what is missing."""
+    cut = list(widths)
+    flexible = [at for at, column in enumerate(columns) if column.least]
+    for _ in range(sum(cut) - room):
+        widest = max(flexible, key=lambda at: cut[at] - columns[at].least, default=None)
+        if widest is None or cut[widest] <= columns[widest].least:
+            break
+        cut[widest] -= 1
+    return cut
+
+
 BESIDE = 5
 """Cells around a name: the cursor's, and two on each side."""
 
@@ -190,9 +205,9 @@ class TreeLines:
         below = self.state.problems_below(row)
         count = f"{below.problems}" if below and not row_state.is_open else ""
         label = self._label(row) if self._is_named else ""
-        comparison = self.state.comparison
-        change = comparison.changes.get(module.path) if comparison else None
-        style = "match" if row_state.is_match else change.verdict if change else "name"
+        if self.state.side_by_side and len(row) == 1:
+            label = harmless(name_before(self.state, module))
+        style = "match" if row_state.is_match else self.state.change_style(module)
         pieces = [
             (guides + marker, "guide"),
             (label, style),
@@ -233,19 +248,21 @@ class TreeLines:
             self._widest_name = max([self._widest_name, *map(self._full_name_width, rows)])
 
     def fit(self, labels: ColumnChoice, line_width: int) -> None:
+        is_wide = self.state.comparison is not None and line_width >= _TWO_TREES
+        if self.state.side_by_side != (is_wide and "b" in labels.shown):
+            self.state.side_by_side = not self.state.side_by_side
+            self._column_widths.clear()
         columns = labels.columns(self.state)
         for column in columns:
             if column.id not in self._column_widths:
                 self._column_widths[column.id] = column.width(self.state)
         self._line_width = line_width
         self._is_named = NAME.id in labels.shown
-        self.layout = lay_out(
-            columns,
-            [self._column_widths[column.id] for column in columns],
-            self._widest_name + BESIDE + (_COUNT if self.state.has_problems_below else 0),
-            line_width,
-            aligned=labels.aligned,
-        )
+        names = self._widest_name + BESIDE + (_COUNT if self.state.has_problems_below else 0)
+        widths = [self._column_widths[column.id] for column in columns]
+        if labels.aligned:
+            widths = cut_widths(columns, widths, line_width - names - len(columns))
+        self.layout = lay_out(columns, widths, names, line_width, aligned=labels.aligned)
 
     @property
     def width(self) -> int:
@@ -268,7 +285,8 @@ class TreeLines:
         """The titles, with arrows at the ends where there are more columns."""
         arrow = "▴" if sorting.upwards else "▾"
         by_name = sorting.column == NAME.id
-        name = f" name{arrow}" if by_name else " name"
+        title_of_names = "name in a" if self.state.side_by_side else "name"
+        name = f" {title_of_names}{arrow}" if by_name else f" {title_of_names}"
         width = self.layout.name_width - 1 if self.layout.aligned else len(name)
         title = [
             (fit(name, width), "sorted" if by_name else "header"),

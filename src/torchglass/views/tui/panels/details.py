@@ -71,7 +71,7 @@ def describe_module(state: ExplorerState, module: Module, width: int) -> list[Te
         _identity(state, module, width),
         section("Problem", problem),
         section("Also in this file", _also_in_file(state, module, width)),
-        _change(state, module, width),
+        describe_change(state, module, width),
         section("Size", _totals(state, module)),
         section("Tensors", _tensors(state, module)),
         _last_call(state, module),
@@ -112,7 +112,7 @@ def _more(count: int) -> Iterator[TextRow]:
         yield text(f"and {count:,} more", "muted")
 
 
-def _change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
+def describe_change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """How a module differs from the other model; nothing if it does not."""
     comparison = state.comparison
     if comparison is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -12,6 +13,7 @@ from torchglass.records.model import Module
 from torchglass.tables.text import harmless, plural
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.panels.details import describe_change
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import (
     Line,
@@ -58,7 +60,8 @@ def describe_reports(state: ExplorerState, module: Module, width: int) -> list[T
         row for one in state.reports for row in paragraph(harmless(one.answer), width, "path", "  ")
     ]
     parts = (part for one in state.reports for part in _parts(state, one, module, width))
-    return sections(answers, *parts)
+    change = describe_change(state, module, width) if module.parent is not None else ()
+    return sections(answers, change, *parts)
 
 
 def _parts(
@@ -75,17 +78,20 @@ def _parts(
 
 
 def _section(part: ReportSection, width: int) -> Iterator[TextRow]:
-    yield TextRow(heading(harmless(part.title)).pieces, part.path)
-    for line in part.lines:
-        indent = " " * (len(line) - len(line.lstrip()))
-        for row in paragraph(harmless(line), width, "plain", f"{indent}  "):
-            yield TextRow(row.pieces, part.path)
+    yield heading(harmless(part.title))
+    for line, path in zip_longest(part.lines, part.paths[: len(part.lines)], fillvalue=None):
+        words = harmless(line or "")
+        indent = " " * (len(words) - len(words.lstrip()))
+        for row in paragraph(words, width, "plain", f"{indent}  "):
+            yield TextRow(row.pieces, path)
 
 
 def _entries(
     state: ExplorerState, report: ReportRecord, module: Module, width: int
 ) -> Iterator[TextRow]:
     """The rows about a module, or else those about the modules below it."""
+    if not report.entries:
+        return
     path = state.path_of_calls(module)
     own = [one for one in report.entries if path in one.paths]
     name = harmless(path or state.model.name)

@@ -153,7 +153,9 @@ def reported() -> ExplorerSource:
     found = ReportRecord(
         kind="Quantization",
         answer="Storing 1 weight in int8 saves 75% (330.0 KB → 82.5 KB) at 48.0 dB SQNR.",
-        sections=(ReportSection(title="Worst", lines=("a line", "  and more"), path="head"),),
+        sections=(
+            ReportSection(title="Worst", lines=("a line", "  and more"), paths=("head", "head")),
+        ),
         columns=columns,
         entries=entries,
         facts=(("Budget", "at least 30 dB SQNR"),),
