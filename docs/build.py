@@ -90,11 +90,8 @@ def _of_the_explorer() -> Iterator[Path]:
     walk = ["f", "F", "B", "down", "down", "down", "down", "z", "down", "down"]
     yield _picture("explorer-forward", shown, press=[*walk, "P"])
     yield _picture("explorer-code", shown, press=[*walk, "c"], theme=LIGHT.name)
-    changed = GPT2(11, 96, 4, 1200, 64)
     yield _picture(
-        "explorer-comparison",
-        make_source(changed, against=model),
-        press=["down", "down", "down", "down", "z"],
+        "explorer-comparison", make_source(tg.compare(*_two_versions())), press=["n"] * 3, lines=40
     )
     small = GPT2(2, 96, 4, 1000, 64)
     yield _picture(
@@ -104,9 +101,27 @@ def _of_the_explorer() -> Iterator[Path]:
     )
 
 
-def _picture(name: str, shown: ExplorerSource, **options: Any) -> Path:
+def _two_versions() -> tuple[GPT2, GPT2]:
+    """A model, and one with a block less, more words and other weights."""
+    torch.manual_seed(0)
+    before, after = GPT2(3, 96, 4, 1000, 64), GPT2(2, 96, 4, 1200, 64)
+    known, shapes = before.state_dict(), after.state_dict()
+    same = {name: one for name, one in known.items() if _shape_in(shapes, name) == one.shape}
+    after.load_state_dict(same, strict=False)
+    with torch.no_grad():
+        for at, (name, weight) in enumerate(sorted(after.named_parameters())):
+            if name in same and at % 3 == 0 and weight.dim() > 1:
+                weight.add_(torch.randn_like(weight) * weight.std() * 10.0 ** -(at % 4 + 1))
+    return before, after
+
+
+def _shape_in(tensors: dict[str, torch.Tensor], name: str) -> torch.Size | None:
+    return tensors[name].shape if name in tensors else None
+
+
+def _picture(name: str, shown: ExplorerSource, *, lines: int = 28, **options: Any) -> Path:
     path = IMAGES / f"{name}.svg"
-    path.write_text(draw_explorer(shown, columns=150, lines=28, **options), encoding="utf-8")
+    path.write_text(draw_explorer(shown, columns=150, lines=lines, **options), encoding="utf-8")
     return path
 
 

@@ -267,3 +267,34 @@ def test_a_broken_forward_opens_with_its_explanation(terminal: Terminal, tmp_pat
     assert "RuntimeError: mat1 and mat2 shapes cannot be" in shown
     terminal.wait_for("1 ✗")
     terminal.type("q")
+
+
+def test_a_comparison_and_a_report_open_from_the_command_line(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    weights = {"first.weight": torch.ones(8, 4), "last.weight": torch.ones(2, 8)}
+    torch.save(weights, tmp_path / "before.pt")
+    torch.save(weights | {"last.weight": torch.full((2, 8), 1.5)}, tmp_path / "after.pt")
+    command = [sys.executable, "-m", "torchglass", "compare"]
+    files = [str(tmp_path / "before.pt"), str(tmp_path / "after.pt")]
+
+    terminal.start(*command, *files, "--explore", size=(140, 40), environment=home(tmp_path))
+    shown = terminal.wait_for("Same structure. 1 of 2 tensors differs.")
+    assert "name in a" in shown
+    terminal.type("n")
+    terminal.wait_for("weight  2×8 float32  Δ 0.5")
+    terminal.type("&")
+    terminal.wait_for("Changed modules only")
+    terminal.type("q")
+    terminal.wait_for_shell()
+
+    (tmp_path / "net.py").write_text(NET)
+    net = [f"{tmp_path}/net.py:Net", "--input", "16x4"]
+    quantize = [sys.executable, "-m", "torchglass", "quantization", *net, "--explore"]
+    terminal.type("clear", "Enter")
+    terminal.start_again(*quantize, environment=home(tmp_path))
+    terminal.wait_for("suggested")
+    terminal.type("Down")
+    terminal.wait_for("Quantization  of first")
+    terminal.type("q")
+    terminal.wait_for_shell()

@@ -74,6 +74,37 @@ def test_attention_weights_are_those_that_make_the_output(options: dict[str, boo
     assert "recomputed" in str(maps)
 
 
+class FusedAttention(nn.Module):
+    """Query, key and value are the outputs of one op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
+
+
+class UnboundAttention(FusedAttention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 1, 8)).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("kind", [FusedAttention, UnboundAttention])
+def test_attention_weights_of_a_fused_projection_are_not_mixed_up(
+    kind: type[FusedAttention],
+) -> None:
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(2, 5, 8)
+    trace = tg.trace(model, x)
+    op = next(op for op in trace.ops if op.function == "scaled_dot_product_attention")
+    q, k, _ = model.qkv(x).double().chunk(3, dim=-1)
+    truth = (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1)
+    assert torch.tensor(op.attention(sample=1).maps[0]).allclose(truth[1], atol=1e-6)
+
+
 def test_what_is_not_a_picture_says_why() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), torch.randn(2, 4))
     with pytest.raises(tg.TorchglassError, match="is not a picture: its shape is"):

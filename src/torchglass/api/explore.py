@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from torchglass.analyse.nonfinite_cause import first_nan
-from torchglass.errors import CaptureError, TargetError, ViewError
+from torchglass.errors import CaptureError, LookupFailedError, TargetError, ViewError
 from torchglass.host_program import has_terminal, in_event_loop
 from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.measures import ReportRecord
 from torchglass.records.model import join_path
 from torchglass.records.run import Document
-from torchglass.records.trace import TraceRecord
+from torchglass.records.trace import OpId, OpRecord, TraceRecord
 from torchglass.records.urls import place_text, url_of
+from torchglass.results.feature_maps import ATTENTION, FeatureMaps
 from torchglass.results.report import Report, measures
 from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from torchglass.records.model import LiveModel
     from torchglass.records.run import Reader
     from torchglass.results.statistics import Recording
+    from torchglass.results.trace import Trace
     from torchglass.views.tui.app import ExplorerSource
+    from torchglass.views.tui.explorer_state import MapSource
     from torchglass.views.tui.preferences import SourceKind
     from torchglass.views.web.server import Server
 
@@ -260,10 +263,21 @@ def make_source(
         compared = compare(resolve(against), found, unsafe=unsafe)
         reports = [compared, *reports]
     records = tuple(report_records(found, reports))
+    if source.reader.document(TraceRecord) is not None:
+        source = replace(source, diagram=partial(_drawn_diagram, source.reader))
     if compared is None or compared.structure is None:
         source = replace(source, reports=records)
         return replace(source, kind=_kind(source, ran))
     return replace(source, kind="comparison", comparison=compared.structure, reports=records)
+
+
+def _drawn_diagram(reader: Reader) -> str:
+    """The block diagram of a traced forward, as SVG."""
+    from torchglass.results.diagram import diagram_of
+
+    trace = reader.document(TraceRecord)
+    assert trace is not None
+    return diagram_of(trace, reader.model(), None).to_svg()
 
 
 def report_records(target: object, reports: Sequence[object]) -> Iterator[ReportRecord]:
@@ -324,7 +338,8 @@ def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Exp
         return ExplorerSource(reader=reader, live=live)
     if isinstance(target, Trace):
         seen = recorded_tensors(target.record, target.saved_tensors)
-        return ExplorerSource(reader=reader, live=StoredObject(target.model, {}, seen))
+        live = StoredObject(target.model, {}, seen)
+        return ExplorerSource(reader=reader, live=live, maps=partial(_maps, target))
     stored = StoredObject(reader.model(), tensors_of_target(target, unsafe))
     return ExplorerSource(reader=reader, live=stored)
 
@@ -357,13 +372,39 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expl
         return failed
     live = LiveObject(model, calls=_by_call(recording.tensors))
     documents: list[Document] = [Statistics(modules=tuple(recording.values()))]
+    maps: MapSource | None = None
     if isinstance(model, nn.Module):
         with _leaving_as_found(model):
-            documents.append(trace_forward(model, inputs, kwargs, save=None).record)
+            traced = trace_forward(model, inputs, kwargs, save=_Budget(TENSORS_BYTES))
+        documents.append(traced.record)
+        maps = partial(_maps, traced)
     with contextlib.suppress(CaptureError):
         documents.append(retried_with_gradients(_measured)(model, inputs, kwargs))
     documents.append(_findings(model, inputs, kwargs, recording.calls, live))
-    return ExplorerSource(reader=hold(read(model), *documents), live=live)
+    return ExplorerSource(reader=hold(read(model), *documents), live=live, maps=maps)
+
+
+class _Budget:
+    """Selects the ops of a trace whose outputs are kept, as long as there is memory for them."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, op: OpRecord) -> bool:
+        size = sum(value.spec.bytes for value in op.outputs)
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
+def _maps(trace: Trace, op: OpId) -> FeatureMaps | None:
+    """Pictures of the output of an op, or of its attention weights; None if there are none."""
+    found = trace.ops[op]
+    try:
+        return found.attention() if found.function == ATTENTION else found.images()
+    except LookupFailedError:
+        return None
 
 
 def _failed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ Maps = npt.NDArray[np.float64]
 _PIXELS = 640
 _MOST_TEXT_MAPS = 64
 _RESET = "\x1b[0m"
-_ATTENTION = "scaled_dot_product_attention"
+ATTENTION = "scaled_dot_product_attention"
 _PLANE = 2
 
 
@@ -110,26 +109,28 @@ def _rgb(color: str) -> str:
 
 def feature_maps(op: Op, sample: int) -> FeatureMaps:
     """The output of an op for one sample: its channels as pictures, or itself as one matrix."""
-    values = _values(op, op.tensor)
-    if values.ndim < _PLANE:
-        shape = tuple(values.shape)
+    tensor = _saved(op, op.tensor)
+    if tensor.ndim < _PLANE:
+        shape = tuple(tensor.shape)
         raise LookupFailedError(f"{op.label} is not a picture: its shape is {shape}")
-    if values.ndim > _PLANE:
-        values = values[_index(op, sample, len(values))]
+    if tensor.ndim > _PLANE:
+        tensor = tensor[_index(op, sample, len(tensor))]
+    values = _values(op, tensor)
     return FeatureMaps(op.label, values.reshape(-1, *values.shape[-2:]))
 
 
 def attention_maps(op: Op, sample: int) -> FeatureMaps:
     """The weights of an attention for one sample, a map for each head."""
-    if op.function != _ATTENTION:
+    if op.function != ATTENTION:
         if "softmax" in op.function and len(op.shape or ()) > _PLANE:
             return feature_maps(op, sample)
         raise LookupFailedError(
             f"{op.label} is not an attention op. Attention ops are those whose function is "
-            f"{_ATTENTION} or softmax."
+            f"{ATTENTION} or softmax."
         )
-    operands = _operands(op)
-    query, key = (_values(parent, parent.tensor) for parent in operands[:_PLANE])
+    query, key = _operand(op, "0", "query"), _operand(op, "1", "key")
+    if query is None or key is None:
+        raise LookupFailedError(f"the query and key of {op.label} are not in the trace")
     if key.ndim > _PLANE and key.shape[-3] != query.shape[-3]:
         # Grouped queries: several query heads share a key head.
         key = key.repeat(query.shape[-3] // key.shape[-3], axis=-3)
@@ -148,38 +149,21 @@ def attention_maps(op: Op, sample: int) -> FeatureMaps:
     return FeatureMaps(op.label, weights.reshape(-1, *weights.shape[-2:]), note)
 
 
-def _operands(op: Op) -> list[Op]:
-    """The ops that gave query and key, in this order."""
-    by_place = _by_place(op)
-    named = [
-        by_place.get(place) or by_place.get(name) for place, name in (("0", "query"), ("1", "key"))
-    ]
-    found = [one for one in named if one is not None]
-    if len(found) < _PLANE:
-        raise LookupFailedError(f"the query and key of {op.label} are not in the trace")
-    return found
-
-
-def _by_place(op: Op) -> Mapping[str, Op]:
-    parents = {parent.label: parent for parent in op.parents}
-    return {
-        place: parents[label]
-        for label, places in op.parent_places.items()
-        for place in places
-        if label in parents
-    }
+def _operand(op: Op, place: str, name: str) -> npt.NDArray[Any] | None:
+    """The values of an argument of an op; None if no op of the trace made it."""
+    found = next((one for one in op.record.operands if one.place in (place, name)), None)
+    if found is None or found.op is None:
+        return None
+    # Query and key may be two outputs of the same op.
+    values = _values(op.trace.ops[found.op], op.trace.saved_tensors.get((found.op, found.output)))
+    return values.astype(bool) if found.spec.dtype == "bool" else values
 
 
 def _mask(op: Op) -> npt.NDArray[Any] | None:
-    by_place = _by_place(op)
-    parent = by_place.get("3") or by_place.get("attn_mask")
-    if parent is None:
-        if _setting(op, "attn_mask", "3", "None") != "None":
-            raise LookupFailedError(f"the mask of {op.label} was not made by an op of the trace")
-        return None
-    if parent.dtype == "bool":
-        return _values(parent, parent.tensor).astype(bool)
-    return _values(parent, parent.tensor)
+    mask = _operand(op, "3", "attn_mask")
+    if mask is None and _setting(op, "attn_mask", "3", "None") != "None":
+        raise LookupFailedError(f"the mask of {op.label} was not made by an op of the trace")
+    return mask
 
 
 def _setting(op: Op, name: str, place: str, default: str) -> str:
@@ -194,9 +178,13 @@ def _index(op: Op, sample: int, count: int) -> int:
 
 
 def _values(op: Op, tensor: Any) -> Maps:
+    values: Maps = np.array(_saved(op, tensor).detach().double().cpu().tolist())
+    return values
+
+
+def _saved(op: Op, tensor: Any) -> Any:
     if tensor is None:
         raise LookupFailedError(
             f"the tensor of {op.label} was not saved; trace it with save='all' or by its name"
         )
-    values: Maps = np.array(tensor.detach().double().cpu().tolist())
-    return values
+    return tensor

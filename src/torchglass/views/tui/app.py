@@ -24,7 +24,7 @@ from torchglass.records.measures import ReportRecord
 from torchglass.records.model import LiveModel, Model, Module
 from torchglass.records.run import Reader
 from torchglass.tables.text import harmless
-from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.explorer_state import ExplorerState, MapSource
 from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.preferences import (
@@ -136,6 +136,10 @@ class ExplorerSource:
     """What it raised."""
     reports: tuple[ReportRecord, ...] = ()
     """What other verbs found out about the model, laid over its tree."""
+    maps: MapSource | None = None
+    """The pictures of the ops of a traced forward."""
+    diagram: Callable[[], str] | None = None
+    """Draws the block diagram of a traced forward as SVG."""
 
 
 Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
@@ -200,9 +204,12 @@ class ExplorerApp(ThemedApp[None]):
             comparison=comparison,
             failure=exhibit.failure,
             reports=exhibit.reports,
+            maps=exhibit.maps,
             is_run=exhibit.kind == "run",
         )
-        self.explorer = Explorer(state, reader, self._preferences, kind=exhibit.kind)
+        self.explorer = Explorer(
+            state, reader, self._preferences, kind=exhibit.kind, diagram=exhibit.diagram
+        )
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Themes only: Textual's other commands have a key here, and are listed by its name."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.parameters import ModuleCounts, count
+from torchglass.analyse.pixels import Scale
 from torchglass.analyse.summary import alike, builds, kinds_below
 from torchglass.analyse.trace import TraceStructure
 from torchglass.analyse.training_overview import HeatMap, Statistic, TrainingOverview
@@ -114,6 +115,25 @@ def _with_measure(before: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
     )
 
 
+class OpMaps(Protocol):
+    """Pictures of one tensor: the channels of an output, or the heads of an attention."""
+
+    @property
+    def maps(self) -> npt.NDArray[np.float64]:
+        """The values, as maps × height × width."""
+
+    @property
+    def scale(self) -> Scale:
+        """The values at the ends of the colors, the same for all maps."""
+
+    @property
+    def heading(self) -> str:
+        """What they are, and how they were computed."""
+
+
+MapSource = Callable[[OpId], OpMaps | None]
+"""The pictures of an op; None if its output was not kept, or is not a picture."""
+
 _MOST_COMPOSED = 400
 """After more ops, the screen does not wait for a receptive field."""
 
@@ -140,9 +160,19 @@ class TracedForward:
             self._fields[id] = field_line(self.trace, id, most_ops=_MOST_COMPOSED)
         return self._fields[id]
 
+    def known_field(self, id: OpId) -> str | None:
+        """The same if it was computed before; else None."""
+        return self._fields.get(id)
+
     @cached_property
     def calls(self) -> Mapping[str, Sequence[CallRecord]]:
         return _by_path(self.trace.calls)
+
+    def output_op(self, path: str) -> OpId | None:
+        """The op that made the first output of a module, in its last call."""
+        calls = self.calls.get(path, ())
+        outputs = calls[-1].outputs if calls else ()
+        return outputs[0].op if outputs else None
 
     def ops(self, path: str) -> list[OpId]:
         """The ops that ran in a module, inner modules included, in order."""
@@ -235,11 +265,13 @@ class ExplorerState:
         comparison: ModelDiff | None = None,
         failure: Failure | None = None,
         reports: Sequence[ReportRecord] = (),
+        maps: MapSource | None = None,
         is_run: bool = False,
     ) -> None:
         self.run = run
         self.reports = tuple(reports)
         """What other verbs found out about the model."""
+        self.maps = maps
         self.is_run = is_run
         """Whether it is a training, maybe one without steps yet."""
         self.overview: TrainingOverview | None = None

@@ -76,6 +76,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("q", "quit", "Quit", "quit"),
         ("ctrl+p", "app.command_palette", "Find a command or module"),
         ("x", "export", "Export the table"),
+        ("D", "diagram", "Write the block diagram as SVG"),
         ("y", "copy_path", "Copy the module path"),
         ("e", "edit", "Open the source in $EDITOR"),
     ),

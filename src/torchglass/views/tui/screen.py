@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.screen import Screen
 
+from torchglass.errors import TorchglassError
 from torchglass.records.model import Model
 from torchglass.records.run import Reader
 from torchglass.views.tui.bars import KeyBar, SearchBar, StatusBar, TitleBar
@@ -24,11 +27,12 @@ from torchglass.views.tui.panel_tabs import LabelPanel, PanelArea, PanelTabs, al
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
 from torchglass.views.tui.panels.findings import FindingsPanel
+from torchglass.views.tui.panels.op_flow import TensorFlowPanel
 from torchglass.views.tui.panels.overview import OverviewPanel
 from torchglass.views.tui.panels.series import SeriesPanel
 from torchglass.views.tui.preferences import Preferences, SourceKind
 from torchglass.views.tui.run_follower import BackgroundReader, RunOverview
-from torchglass.views.tui.tree import ModuleTree, choices, save
+from torchglass.views.tui.tree import ModuleTree, choices, save, write_new
 from torchglass.views.tui.tree_columns import WHY_EMPTY, ColumnChoice, Group
 from torchglass.views.tui.tree_rows import next_shared_place
 from torchglass.views.tui.tree_search import SearchState
@@ -49,8 +53,10 @@ class Explorer(Screen[None]):
         reader: Reader,
         preferences: Preferences | None = None,
         kind: SourceKind = "model",
+        diagram: Callable[[], str] | None = None,
     ) -> None:
         super().__init__()
+        self._diagram, self._is_drawing = diagram, False
         self._kind, self._saved_preferences = kind, preferences or Preferences()
         self._preferences = self._saved_preferences.for_kind(kind)
         self.state = state
@@ -95,6 +101,7 @@ class Explorer(Screen[None]):
     def settled(self) -> bool:
         """Whether the background is idle and its results are on the screen."""
         due = self._panels_are_due or not self._has_folds or self.state.contents is None
+        due |= self._is_drawing
         working = self.search.at_work or not self.background.idle
         return not due and not working and all(panel.settled for panel in self.tabs.panels)
 
@@ -435,6 +442,27 @@ class Explorer(Screen[None]):
                 self.say(save(self.app, self.tree_panel.table(), format))
 
         self.app.push_screen(ListDialog("Export", choices()), export)
+
+    def action_diagram(self) -> None:
+        """Write the block diagram of the traced forward; drawing a large one takes a while."""
+        draw = self._diagram
+        if draw is None:
+            self.say(f"{TensorFlowPanel.missing}")
+        elif not self._is_drawing:
+            self._is_drawing = True
+            self.say("Drawing the diagram…", lasting=True)
+            self.run_worker(partial(self._write_diagram, draw), thread=True)
+
+    def _write_diagram(self, draw: Callable[[], str]) -> None:
+        try:
+            told = write_new(f"{self.state.model.name}-diagram", ".svg", draw())
+        except TorchglassError as error:
+            told = f"Cannot draw the diagram: {error}"
+        self.app.call_from_thread(self._tell_diagram, told)
+
+    def _tell_diagram(self, told: str) -> None:
+        self._is_drawing = False
+        self.say(told)
 
     def action_help(self) -> None:
         focused = self.focused

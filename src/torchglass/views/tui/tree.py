@@ -139,9 +139,14 @@ def choices() -> list[tuple[str, str]]:
 def save(app: App[Any], table: TreeTable, format: str) -> str:
     """Export the table, or a screenshot; the message for the user."""
     suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
-    path = new_file(Path.cwd(), table.state.model.name, suffix)
+    text = write(table) if write else screenshot(app)
+    return write_new(table.state.model.name, suffix, text)
+
+
+def write_new(name: str, suffix: str, text: str) -> str:
+    """Write a new file in the current folder; the message for the user."""
+    path = new_file(Path.cwd(), name, suffix)
     try:
-        text = write(table) if write else screenshot(app)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         return f"Cannot write {path}: {error.strerror}"

@@ -467,7 +467,7 @@ COLUMNS: tuple[TreeColumn, ...] = (
     ),
     _comparison_column(
         id="distance", title="Δ", name="Distance", pieces=_distance_piece, rank=_distance,
-        cells=7, is_right=True, example="0.012",
+        cells=8, is_right=True, example="0.012",
     ),
     _comparison_column(
         id="change", title="change", name="Change", pieces=_change, cells=36, least=12,

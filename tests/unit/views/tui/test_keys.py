@@ -93,7 +93,7 @@ def order(app: ExplorerApp) -> object:
 USUAL = ["class", "gradient std", "params", "share", "memory", "time", "notes"]
 TYPED = ("slash", "m", "l", "p")
 LAST = "head"
-FIRST = ["change", "class", "args"]
+FIRST = ["a", "b", "distance"]
 
 
 def without(*titles: str) -> list[str]:
@@ -175,21 +175,22 @@ CASES: dict[tuple[Place, str], Case] = {
     ),
     ("anywhere", "column('gradients')"): Case(titles, USUAL, without("gradient std")),
     ("anywhere", "align"): Case(lambda app: app.explorer.tree_panel.labels.aligned, True, False),
+    ("anywhere", "diagram"): Case(says("No traced forward"), False, True),
     ("anywhere", "labels"): Case(focus, "ModuleTree", "LabelPanel"),
     ("labels", "line(-1)"): Case(label_cursor, 1, 0, first=("L", "down")),
     ("labels", "line(1)"): Case(label_cursor, 0, 1, first=("L",)),
-    ("labels", "choose"): Case(titles, USUAL, without("class"), first=("L", "down", "down")),
+    ("labels", "choose"): Case(titles, USUAL, without("class"), first=("L", *["down"] * 5)),
     ("labels", "shift(1)"): Case(
-        label_order, tuple(FIRST), ("class", "change", "args"), first=("L", "down")
+        label_order, tuple(FIRST), ("b", "a", "distance"), first=("L", "down")
     ),
     ("labels", "shift(-1)"): Case(
-        label_order, tuple(FIRST), ("class", "change", "args"), first=("L", "down", "down")
+        label_order, tuple(FIRST), ("b", "a", "distance"), first=("L", "down", "down")
     ),
     ("labels", "shift(-99)"): Case(
-        label_order, tuple(FIRST), ("args", "change", "class"), first=("L", "j", "j", "j")
+        label_order, tuple(FIRST), ("distance", "a", "b"), first=("L", "j", "j", "j")
     ),
     ("labels", "shift(99)"): Case(
-        label_order, tuple(FIRST), ("class", "args", "trend"), first=("L", "down")
+        label_order, tuple(FIRST), ("b", "distance", "change"), first=("L", "down")
     ),
     ("labels", "screen.labels"): Case(focus, "LabelPanel", "ModuleTree", first=("L",)),
 }

@@ -60,6 +60,14 @@ class DetailsPanel(Panel):
     title: ClassVar[str] = "Details"
 
     def follow(self, moved: bool) -> None:
+        self._draw()
+        trace = self.state.traced_forward
+        op = trace.output_op(self.state.path_of_calls(self.module)) if trace else None
+        if trace is not None and op is not None and trace.known_field(op) is None:
+            # After hundreds of ops it takes longer than a key should.
+            self.work("Receptive field", lambda _: trace.field(op), self._draw)
+
+    def _draw(self, _: str = "") -> None:
         self.put(describe_module(self.state, self.module, self.room))
 
 
@@ -74,7 +82,7 @@ def describe_module(state: ExplorerState, module: Module, width: int) -> list[Te
         describe_change(state, module, width),
         section("Size", _totals(state, module)),
         section("Tensors", _tensors(state, module)),
-        _last_call(state, module),
+        _last_call(state, module, width),
         section("Inherits", _inheritance(state, module)),
         section("Hooks", hooks),
     )
@@ -225,7 +233,7 @@ def _standing(slot: Slot) -> str:
     return ", ".join(words)
 
 
-def _last_call(state: ExplorerState, module: Module) -> list[TextRow]:
+def _last_call(state: ExplorerState, module: Module, width: int) -> list[TextRow]:
     """The inputs and outputs of the last recorded call."""
     path = state.path_of_calls(module)
     recorded, trace = state.statistics.get(path), state.traced_forward
@@ -238,7 +246,20 @@ def _last_call(state: ExplorerState, module: Module) -> list[TextRow]:
         for value in values[:_MOST_VALUES]
     ]
     rows = map(TextRow, table(cells, "muted shape dtype >bytes"))
-    return [heading("Last call", f"of {len(calls):,}" if len(calls) > 1 else ""), *rows]
+    return [
+        heading("Last call", f"of {len(calls):,}" if len(calls) > 1 else ""),
+        *rows,
+        *_receptive_field(state, path, width),
+    ]
+
+
+def _receptive_field(state: ExplorerState, path: str, width: int) -> Iterator[TextRow]:
+    """The part of the model's input that an output of a module depends on."""
+    trace = state.traced_forward
+    op = trace.output_op(path) if trace else None
+    field = trace.known_field(op) if trace is not None and op is not None else None
+    if field:
+        yield from paragraph(harmless(f"receptive field {field}"), width, "muted", "  ")
 
 
 def _inheritance(state: ExplorerState, module: Module) -> Iterator[TextRow]:

@@ -13,9 +13,10 @@ from torchglass.records.model import Module, Progress
 from torchglass.records.trace import Operand, OpId, OpRecord, TraceRecord
 from torchglass.tables.text import format_bytes, format_time, harmless, shape_text
 from torchglass.views.failure_text import Part, headline, parts
-from torchglass.views.tui.explorer_state import SHARED, ExplorerState, TracedForward
+from torchglass.views.tui.explorer_state import SHARED, ExplorerState, OpMaps, TracedForward
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.tensor_viewer import map_rows
 from torchglass.views.tui.styled_text import (
     LazyRows,
     TableCell,
@@ -42,6 +43,8 @@ def shared_note(state: ExplorerState, module: Module, width: int) -> Iterator[Te
 
 _NAME, _SHAPE, _TIME = 32, 16, 9
 _MOST_RELATIVES = 200
+_LINES_OF_OP, _LEAST_MAPS = 14, 10
+"""The lines above the maps of an op, and the least that these get."""
 
 
 class TensorFlowPanel(Panel):
@@ -59,6 +62,8 @@ class TensorFlowPanel(Panel):
         self._ops: Sequence[OpId] = ()
         self._walked: list[OpId] = []
         """The ops that were opened one after another; the last one is shown. Empty for the list."""
+        self._maps: dict[OpId, OpMaps | None] = {}
+        """The pictures of the op that was opened last."""
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
@@ -84,7 +89,8 @@ class TensorFlowPanel(Panel):
         self._draw()
 
     def pick(self, op: OpId) -> None:
-        if op in self._ops and not self._walked:
+        # The op of its own cursor comes back from the screen, and must not be announced again.
+        if op in self._ops and not self._walked and op != self._op():
             self.go(self._ops.index(op))
 
     def stood(self) -> None:
@@ -138,14 +144,36 @@ class TensorFlowPanel(Panel):
         self._draw()
         self.post_message(self.Picked(op))
 
+    def _want_maps(self, op: OpId) -> None:
+        """Compute the pictures of an op in the background."""
+        maps = self.state.maps
+        if maps is None or op in self._maps:
+            return
+
+        def take(found: OpMaps | None) -> None:
+            self._maps = {op: found}
+            self._draw()
+
+        self.work("Drawing maps", lambda _: maps(op), take)
+
+    def _pictures(self, op: OpId) -> list[TextRow]:
+        """The maps of an op, if they are drawn already."""
+        found = self._maps.get(op)
+        if found is None:
+            return []
+        height = max(self.window - _LINES_OF_OP, _LEAST_MAPS)
+        drawn = map_rows(found.maps, found.scale, self.room, height, shades=self.has_few_colors)
+        return [*paragraph(harmless(found.heading), self.room, "muted"), *drawn]
+
     def _draw(self) -> None:
         trace, count = self._pass, len(self._ops)
         if trace is None:
             return
         if self._walked:
             self.subtitle = f"{len(self._walked)} opened"
-            rows = _opened(trace, self._walked[-1], self.room)
+            rows = _opened(trace, self._walked[-1], self.room, self._pictures(self._walked[-1]))
             self.put(rows)
+            self._want_maps(self._walked[-1])
             # The cursor starts at the first row that leads somewhere.
             if self.row == 0:
                 self.row = next((at for at, row in enumerate(rows) if row.target is not None), 0)
@@ -188,8 +216,10 @@ def _time(op: OpRecord) -> str:
     return "" if op.kind != "op" else format_time((op.end_ns - op.start_ns) / 1e9)
 
 
-def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
-    """An op with its inputs and the ops that use it."""
+def _opened(
+    trace: TracedForward, id: OpId, width: int, pictures: Sequence[TextRow] = ()
+) -> list[TextRow]:
+    """An op with its inputs, the ops that use it, and pictures of its output."""
     op = trace.op(id)
     children = trace.anatomy.children[id][:_MOST_RELATIVES]
     uses = table(
@@ -200,6 +230,7 @@ def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
         _about(trace, op, width),
         section("Inputs", _sources(trace, op)),
         section("Used by", map(TextRow, uses, children)),
+        section("Maps", pictures),
     )
 
 

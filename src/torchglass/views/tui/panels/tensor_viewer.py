@@ -123,6 +123,29 @@ class TensorPicture:
         return TextRow([(f"{ends}  ", "muted")], pictures=half_blocks(self._paint([ramp], scale)))
 
 
+def map_rows(
+    maps: npt.NDArray[np.float64], scale: Scale, width: int, height: int, *, shades: bool
+) -> list[TextRow]:
+    """Maps side by side, as many as are large enough to see, with the scale of the colors."""
+    rows, across = maps.shape[1:]
+    side = _tile_side(min(len(maps), _MOST_TILES), (rows, across), width, height * 2)
+    tall, wide = min(side[0], height * 2), min(side[1], width)
+    shown = maps[: min(_tiles(tall, wide, width, height * 2), _MOST_TILES)]
+    places = [
+        np.linspace(0, size - 1, min(size, room)).round().astype(int)
+        for size, room in ((rows, tall), (across, wide))
+    ]
+    low = scale.low if shades else 0.0
+    # In gray, both ends of a diverging color scale look alike; a rising scale does not.
+    colors = Scale(low=scale.low - low, high=scale.high - low)
+    small = [one[np.ix_(*places)] - low for one in shown]
+    pixels = sheet([enlarge(paint(one, colors), tall, wide) for one in small], width, _GAP)
+    ramp = np.linspace(colors.low, colors.high, _RAMP)[None].repeat(2, 0)
+    rest = f", {len(shown):,} of {len(maps):,}" if len(shown) < len(maps) else ""
+    ends = f"{scale.low:.3g} … {scale.high:.3g}{rest}  "
+    return [*_rows(pixels), TextRow([(ends, "muted")], pictures=half_blocks(paint(ramp, colors)))]
+
+
 def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
     """Red, green and blue as one picture; NaN stands out."""
     span = scale.high - scale.low or 1.0
