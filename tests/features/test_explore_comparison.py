@@ -69,8 +69,8 @@ def test_the_conclusion_is_the_first_line() -> None:
 
     text = shown(found, size=(80, 24))
 
-    assert text.splitlines()[0].startswith(" Same structure. 2 of 12 tensors differ. · Net (a) and")
-    assert "Same structure. 2 of 12 tensors differ." in panel(text)
+    assert text.splitlines()[0].startswith(" 2 of 12 tensors differ. Same structure. · Net (a) and")
+    assert "2 of 12 tensors differ. Same structure." in panel(text)
 
 
 def test_both_trees_are_side_by_side_where_there_is_room() -> None:
@@ -197,7 +197,7 @@ def test_the_first_divergence_comes_with_both_lines_of_code() -> None:
 
 def test_equal_models_have_nothing_to_go_to() -> None:
     async def story(explorer: Explorer) -> None:
-        assert explorer.text.splitlines()[0].startswith(" Same structure. All 12 tensors are equal")
+        assert explorer.text.splitlines()[0].startswith(" All 12 tensors are equal. Same structure")
         await explorer.press("n")
         assert explorer.selected == ""
 
@@ -211,7 +211,7 @@ def test_a_model_is_explored_against_another_in_the_same_way() -> None:
     assert (
         shown(b, against=a, size=(140, 40))
         .splitlines()[0]
-        .startswith(" Same structure. 2 of 12 tensors differ.")
+        .startswith(" 2 of 12 tensors differ. Same structure.")
     )
 
 
@@ -235,7 +235,9 @@ def test_runs_show_their_settings_and_curves(tmp_path: Any) -> None:
 
     text = shown(tg.compare(tmp_path / "a.glass", tmp_path / "b.glass"), size=(120, 40))
 
-    assert text.splitlines()[0].startswith(" Same structure. Curves diverge: loss diverges at step")
+    assert text.splitlines()[0].startswith(
+        " Curves diverge: loss diverges at step 11. Same structure."
+    )
     assert "Settings and curves loss diverges at step 11" in panel(text)
 
 

@@ -279,8 +279,8 @@ def test_a_comparison_and_a_report_open_from_the_command_line(
     files = [str(tmp_path / "before.pt"), str(tmp_path / "after.pt")]
 
     terminal.start(*command, *files, "--explore", size=(140, 40), environment=home(tmp_path))
-    shown = terminal.wait_for("Same structure. 1 of 2 tensors differs.")
-    assert "name in a" in shown
+    terminal.wait_for("1 of 2 tensors differs. Same structure.")
+    terminal.wait_for("name in a")
     terminal.type("n")
     terminal.wait_for("weight  2×8 float32  Δ 0.5")
     terminal.type("&")

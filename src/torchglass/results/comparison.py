@@ -308,7 +308,7 @@ class Comparison(Report):
         """The comparison as the explorer shows it beside the tree: where both first diverge."""
         return ReportRecord(
             kind="Comparison",
-            answer=self.summary,
+            answer=" ".join(self.conclusions),
             sections=tuple(filter(None, (self._divergence_section(), *self._row_sections()))),
             notes=tuple(self.notes),
         )
