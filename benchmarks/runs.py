@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import trackers
 from benchmarks.cases import Measure, installed, together
 from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
@@ -19,9 +20,10 @@ from torchglass.records.model import Stats
 from torchglass.records.run import ConfigValue, Ending, Frame, Point, RunRecord, SeriesId
 from torchglass.store.writer import FileSink
 
-TENSORBOARD = "TensorBoard"
+TENSORBOARD, MLFLOW, TRACKIO = "TensorBoard", "MLflow", "trackio"
 RUNS, QUICK_RUNS = 10_000, 20
 CURVES = 1_000
+"""Also the runs that MLflow and trackio list: it takes MLflow minutes to write 10,000."""
 STEPS, QUICK_STEPS = 10_000, 50
 _LOGGED = 20
 _MOST_ROUNDS = 3
@@ -33,8 +35,7 @@ def listing(runs: int, rounds: int, *, is_new: bool) -> dict[str, list[float]]:
     with _folder(runs) as folder:
         _first_screen(folder, is_new=True)
         found = [_first_screen(folder, is_new=is_new) for _ in range(rounds)]
-        theirs = {TENSORBOARD: [_tensorboard(runs)]} if is_new else {}
-    return {OURS: found, **theirs}
+    return {OURS: found, **(_of_tensorboard(runs) if is_new else {})}
 
 
 def _first_screen(folder: Path, *, is_new: bool) -> float:
@@ -46,15 +47,29 @@ def _first_screen(folder: Path, *, is_new: bool) -> float:
     return cpu_seconds(lambda: RunFolder(folder).table().table(width=120))
 
 
-def overlay(runs: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds to read the losses of many runs, as the page does the second time."""
+def overlay(runs: int, rounds: int, *, is_new: bool) -> dict[str, list[float]]:
+    """CPU seconds to read the losses of many runs, as the page does."""
     from torchglass.results.runs import RunFolder
 
     with _folder(runs) as folder:
         listed = RunFolder(folder)
         paths = [entry.path for entry in listed.table()]
-        listed.losses(paths)
+        first = cpu_seconds(lambda: listed.losses(paths))
+        if is_new:
+            return {OURS: [first], **_of_tensorboard(runs), **_trackers(runs, "curves")}
         return {OURS: [cpu_seconds(lambda: listed.losses(paths)) for _ in range(rounds)]}
+
+
+def listing_of_trackers(runs: int, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds to list runs for the first time, beside trackers with a database."""
+    with _folder(runs) as folder:
+        found = [_first_screen(folder, is_new=True) for _ in range(rounds)]
+    return {OURS: found, **_of_tensorboard(runs), **_trackers(runs, "listing")}
+
+
+def _trackers(runs: int, what: str) -> dict[str, list[float]]:
+    there = [name for name in (MLFLOW, TRACKIO) if trackers.is_there(name.lower())]
+    return {name: [trackers.measure(name.lower(), runs)[what]] for name in there}
 
 
 def one_curve(steps: int, rounds: int, *, parquet: bool) -> dict[str, list[float]]:
@@ -107,6 +122,10 @@ def _folder(runs: int) -> Iterator[Path]:
         yield Path(name)
 
 
+def _of_tensorboard(runs: int) -> dict[str, list[float]]:
+    return {TENSORBOARD: [_tensorboard(runs)]} if installed([TENSORBOARD]) else {}
+
+
 def _tensorboard(runs: int) -> float:
     """The same with TensorBoard: reading a folder of as many runs with one scalar each."""
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -143,7 +162,7 @@ def _case(
     def measure(effort: Effort) -> Mapping[str, Reading]:
         rounds = min(effort.rounds, _MOST_ROUNDS)
         count = quick if effort.quick else full
-        contenders = [OURS, *(one for one in others if installed([one]))]
+        contenders = [OURS, *others]
         return together(contenders, "s", function, rounds=rounds, **{size: count}, **arguments)
 
     return Case(name, measure, goal)
@@ -155,8 +174,9 @@ TOPIC = Topic(
     about=(
         f"CPU seconds. A folder of {RUNS:,} runs, from reading it to the text of the first "
         f"screen, with and without an index from last time, beside TensorBoard reading as many "
-        f"runs of one scalar; the losses of {CURVES:,} runs for one chart, with an index; and a "
-        f"query for one curve of a run of {STEPS:,} steps × {SERIES} histograms."
+        f"runs of one scalar; {CURVES:,} runs, and their losses for one chart, beside TensorBoard, "
+        f"MLflow and trackio, whose runs have one scalar and are rows of one database; and a query "
+        f"for one curve of a run of {STEPS:,} steps × {SERIES} histograms."
     ),
     cases=[
         _case("list a folder again", listing, 2.0, ("runs", RUNS, QUICK_RUNS), is_new=False),
@@ -168,7 +188,22 @@ TOPIC = Topic(
             (TENSORBOARD,),
             is_new=True,
         ),
-        _case("losses of 1,000 runs", overlay, 1.0, ("runs", CURVES, QUICK_RUNS)),
+        _case(
+            f"list {CURVES:,} runs for the first time",
+            listing_of_trackers,
+            2.0,
+            ("runs", CURVES, QUICK_RUNS),
+            (TENSORBOARD, MLFLOW, TRACKIO),
+        ),
+        _case(
+            f"losses of {CURVES:,} runs",
+            overlay,
+            1.0,
+            ("runs", CURVES, QUICK_RUNS),
+            (TENSORBOARD, MLFLOW, TRACKIO),
+            is_new=True,
+        ),
+        _case("… again", overlay, 1.0, ("runs", CURVES, QUICK_RUNS), is_new=False),
         _case("one curve by SQL", one_curve, 0.3, ("steps", STEPS, QUICK_STEPS), parquet=False),
         _case("… from Parquet", one_curve, 0.3, ("steps", STEPS, QUICK_STEPS), parquet=True),
     ],
