@@ -82,7 +82,7 @@ def mlflow(runs: int) -> Seconds:
 
 def trackio(runs: int) -> Seconds:
     """trackio's SQLite store: the names and settings of all runs, then the logs of each."""
-    from trackio.sqlite_storage import SQLiteStorage
+    from trackio.sqlite_storage import SQLiteStorage  # type: ignore[import-not-found]
 
     for number in range(runs):
         losses = [{"loss": 1 / (step + 1)} for step in range(STEPS)]
