@@ -32,6 +32,21 @@ def wait_from_environment() -> bool | None:
     return text in _YES if text else None
 
 
+def before_executors_end(call: Callable[[], object]) -> None:
+    """Call a function when the program ends, as long as thread pools still take work.
+
+    Functions of `atexit` come later: a network library can resolve no name then.
+    """
+    # It registers its own end when it is imported, and the last one that registers comes first.
+    import concurrent.futures.thread  # noqa: F401
+
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        # The program may be ending already.
+        with contextlib.suppress(RuntimeError):
+            register(call)
+
+
 class HostProgram:
     """The program of this process until it ends. `close` removes everything it added."""
 

@@ -264,6 +264,29 @@ def _opened(url: str) -> Any:
             return tg.open(url)
 
 
+_UNCLOSED = """
+import time, torch, torchglass as tg
+watcher = tg.watch(torch.nn.ReLU(), save="s3://bucket/unclosed", verbose=False)
+watcher.log("loss", 1.0)
+watcher.step()
+time.sleep(16)  # longer than a connection is kept: its host is looked up again
+raise RuntimeError("it stopped")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_without_closing_its_run_ships_all_of_it(
+    s3: str, server: Environment
+) -> None:
+    endpoint = server["AWS_ENDPOINT_URL"].replace("127.0.0.1", "localhost")
+    environment = {**here(server), "AWS_ENDPOINT_URL": endpoint, "TORCHGLASS_SHIP_SECONDS": "99"}
+    subprocess.run([sys.executable, "-c", _UNCLOSED], env=environment, check=False)
+
+    with tg.open("s3://bucket/unclosed") as run:
+        assert run["loss"].values.tolist() == [1.0]
+        assert run.status.message == "it stopped"
+
+
 _TRAINING = """
 import sys, torch, torchglass as tg
 model = torch.nn.Linear(3, 1)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torchglass.api.backends import (
@@ -35,6 +36,7 @@ from torchglass.errors import (
     TrainingStoppedError,
     warn,
 )
+from torchglass.host_program import before_executors_end
 from torchglass.records.findings import Finding
 from torchglass.records.run import RunRecord, Sink
 
@@ -214,10 +216,17 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     except BaseException:
         opened.give_up()
         raise
+    if opened.url:
+        before_executors_end(partial(_close, weakref.ref(watcher)))
     if is_told and watcher.path is not None:
         shipped = f", shipped to {opened.url}" if opened.url else ""
         say(f"watching {run.name}, recorded in {opened.path}{shipped}")
     return watcher
+
+
+def _close(find: Callable[[], Watcher | None]) -> None:
+    if (watcher := find()) is not None:
+        watcher.close()
 
 
 def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
