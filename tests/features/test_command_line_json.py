@@ -63,7 +63,7 @@ REPORTS = {
 }
 """The commands that print a report, and words for each."""
 NO_REPORT = {
-    *("explore", "export", "view", "serve", "report", "demo", "completion"),
+    *("explore", "export", "ship", "view", "serve", "report", "demo", "completion"),
     *("schema", "mcp", "lsp", "skill"),
 }
 """They open, serve, write or install something."""

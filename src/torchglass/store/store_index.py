@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from torchglass.store.readers import status_of
 
 _DEPTH = 3
 """Levels of folders in which runs are looked for."""
+_LISTED_SECONDS = 1.0
+"""A page and its readers ask for the list many times a second."""
 _AT_ONCE = 256
 """Manifests that are read at a time."""
 
@@ -27,10 +30,13 @@ class StoreIndex:
         self._store = ObjectStore(url)
         self._known: dict[str, list[RunEntry]] = {}
         """The entries of all ranks of a run, by its name."""
+        self._read_at = 0.0
 
     def entries(self) -> list[RunEntry]:
-        """All runs as they are now. A run that is over is read once."""
-        self._known = dict(self._below("", _DEPTH))
+        """All runs as they are now, or were a moment ago. A run that is over is read once."""
+        if not self._read_at or time.monotonic() - self._read_at > _LISTED_SECONDS:
+            self._known = dict(self._below("", _DEPTH))
+            self._read_at = time.monotonic()
         return [entry for entries in self._known.values() for entry in entries]
 
     def curves(
