@@ -112,12 +112,14 @@ export function rowsFor(model: Model, item: Item, passes: number): Rows {
   const module = item.kind === "call" || item.kind === "stack" ? moduleOf(model, node) : undefined;
   const named = (name: string, specs: readonly TensorSpec[]) =>
     specs.map((spec, at) => [specs.length > 1 ? `${name} ${at}` : name, describe(spec)] as const);
-  const facts = Object.entries(node.facts).map(([name, fact]) => [/^\d+$/.test(name) ? "–" : name, fact] as const);
+  const { "receptive field": field, ...settings } = node.facts;
+  const facts = Object.entries(settings).map(([name, fact]) => [/^\d+$/.test(name) ? "–" : name, fact] as const);
   return [
     ...(item.kind === "op" ? [["operation", node.name] as const] : []),
     ...named("in", node.inputs),
     ...named("out", node.outputs),
     ...(facts.length ? facts : module ? factsOf(module.extra ?? "") : []),
+    ...(field ? [["receptive field", field] as const] : []),
     ...(module && model.parameters(module.id)
       ? [["parameters", formatExact(model.parameters(module.id))] as const]
       : []),

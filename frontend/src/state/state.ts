@@ -53,7 +53,8 @@ export const chosenView = signal<View | null>(null);
 export const reportKinds = computed(() => (shownRun.value === 0 ? allReportKinds.value : []));
 /** What a verb returned comes first; a training opens on its overview, a model without one on its graph. */
 export const usualView = computed<View>(() => {
-  if (reportKinds.value.length) return "reports";
+  // A diagram says nothing that the graph does not.
+  if (reportKinds.value.some((kind) => kind !== "Diagram")) return "reports";
   return status.value.finished && status.value.last_step < 0 ? "graph" : "overview";
 });
 export const view = computed<View>(() => chosenView.value ?? usualView.value);

@@ -41,7 +41,7 @@ function Picture({ map, isHere = false }: { map: FeatureMap; isHere?: boolean })
   useEffect(() => paint(canvas.current!, map), [map]);
   const title = titleOf(map.name);
   const range = `${formatNumber(readNumber(map.low))} … ${formatNumber(readNumber(map.high))}`;
-  const facts = [formatShape(map.spec.shape), channelsOf(map), range, `step ${formatExact(map.step)}`];
+  const facts = [formatShape(map.spec.shape), channelsOf(map), range, map.step >= 0 && `step ${formatExact(map.step)}`];
   return (
     <figure class="map" data-testid="map">
       <canvas ref={canvas} role="img" aria-label={`${title} of ${map.path || model.value?.name}, ${range}`} />
@@ -59,11 +59,11 @@ function Picture({ map, isHere = false }: { map: FeatureMap; isHere?: boolean })
 }
 
 /** How many of the channels of an image are pictured. */
-function channelsOf({ tiles = 1, spec }: FeatureMap): string {
+function channelsOf({ name, tiles = 1, spec }: FeatureMap): string {
   if (tiles < 2) return "";
   const channels = channelCount(spec);
   const first = channels > tiles ** 2 ? `first ${tiles ** 2} of ` : "";
-  return `${first}${formatExact(channels)} channels`;
+  return `${first}${formatExact(channels)} ${name.startsWith("attention") ? "heads" : "channels"}`;
 }
 
 function channelCount(spec: TensorSpec): number {

@@ -11,8 +11,9 @@ that reads positions chosen by values, such as `gather`, makes what follows unkn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torchglass.analyse.op_reach import Reach, Unknown
 from torchglass.analyse.reach_rules import output_reaches
@@ -116,8 +117,19 @@ def receptive_field(
 ) -> ReceptiveField:
     """The part of an input that an op sees."""
     needed = _ancestors(trace, op)
-    shape = trace.ops[input].outputs[0].spec.shape or ()
     found = [_reaches_of(trace, needed, op, input, exact=exact) for exact in (True, False)]
+    return _field(trace, op, input, found, label)
+
+
+def _field(
+    trace: TraceRecord,
+    op: OpId,
+    input: OpId,
+    found: Sequence[Sequence[Reach] | None],
+    label: str = "",
+) -> ReceptiveField:
+    """The field from the reaches of an op, with borders and without."""
+    shape = trace.ops[input].outputs[0].spec.shape or ()
     if found[0] is None or found[1] is None:
         raise LookupFailedError(f"{label or op} does not depend on {_name(trace, input)}")
     output = trace.ops[op].outputs[0].spec.shape or ()
@@ -126,6 +138,24 @@ def receptive_field(
         for bordered, free, length in zip(found[0], found[1], shape, strict=True)
     )
     return ReceptiveField(label, _name(trace, input), axes, tuple(found[0]), tuple(output))
+
+
+def field_lines(trace: TraceRecord) -> Mapping[OpId, str]:
+    """The field of every op in the first input that it depends on, in one line.
+
+    All ops are composed in one pass for each input. Ops whose field is not known are left out.
+    """
+    lines: dict[OpId, str] = {}
+    every = {op.id for op in trace.ops}
+    for source in (op.id for op in trace.ops if op.kind == "input" and op.outputs):
+        both = [_compose(trace, every, source, exact=exact) for exact in (True, False)]
+        for op in trace.ops:
+            found = [one.get((op.id, 0)) for one in both]
+            if op.kind != "op" or op.id in lines or not all(isinstance(one, list) for one in found):
+                continue
+            reaches = cast("list[list[Reach]]", found)
+            lines[op.id] = _field(trace, op.id, source, reaches).line()
+    return lines
 
 
 def field_line(trace: TraceRecord, op: OpId, *, most_ops: int) -> str:
@@ -168,6 +198,16 @@ def _reaches_of(
     trace: TraceRecord, needed: set[OpId], goal: OpId, input: OpId, *, exact: bool
 ) -> Sequence[Reach] | None:
     """The reach of an op along each axis of an input; None if it does not depend on it."""
+    made = _compose(trace, needed, input, exact=exact)[goal, 0]
+    if isinstance(made, Unknown):
+        raise LookupFailedError(f"the receptive field is not known: {made.reason}")
+    return made
+
+
+def _compose(
+    trace: TraceRecord, needed: set[OpId], input: OpId, *, exact: bool
+) -> Mapping[tuple[OpId, int], list[Reach] | Unknown | None]:
+    """The reaches of each output of some ops along each axis of an input."""
     rank = len(trace.ops[input].outputs[0].spec.shape or ())
     reaches: dict[tuple[OpId, int], list[Reach] | Unknown | None] = {
         (input, 0): [
@@ -182,10 +222,7 @@ def _reaches_of(
         ]
         for index, made in enumerate(output_reaches(op, operands, rank, exact=exact)):
             reaches[number, index] = made
-    made = reaches[goal, 0]
-    if isinstance(made, Unknown):
-        raise LookupFailedError(f"the receptive field is not known: {made.reason}")
-    return made
+    return reaches
 
 
 def _summary(bordered: Reach, free: Reach, length: int) -> FieldAxis:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from torchglass.results.comparison import Comparison
     from torchglass.results.runs import RunTable
+    from torchglass.results.trace import Trace
     from torchglass.views.web.saved_page import NotebookPage
     from torchglass.views.web.server import Server
 
@@ -133,9 +134,10 @@ def view(
     given = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
     # Once: a name that is resolved again may be another model, with other weights.
     target, others = resolve(target), [resolve(each) for each in given]
-    shown = _shown(target, others, reports, unsafe)
+    traced = _traced(target, inputs, kwargs) if inputs or kwargs else target
+    shown = _shown(target, others, reports, unsafe, traced)
     target, others = shown.target, list(shown.others)
-    targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
+    targets = [traced if inputs or kwargs else target, *others]
     is_served = save is None and not _in_notebook(notebook)
     folder = _served_folder(targets) if is_served else None
     groups = [
@@ -192,11 +194,19 @@ class _Shown:
 
 
 def _shown(
-    target: object, others: Sequence[object], reports: Sequence[Report], unsafe: bool
+    target: object,
+    others: Sequence[object],
+    reports: Sequence[Report],
+    unsafe: bool,
+    traced: object,
 ) -> _Shown:
-    """What the page opens on: a comparison, or what other verbs found out about the model."""
+    """What the page opens on: a comparison, or what other verbs found out about the model.
+
+    `traced` is the trace of the target, if it was run; else the target.
+    """
     from torchglass.results.comparison import Comparison
     from torchglass.results.comparison_page import page_data
+    from torchglass.results.trace import Trace
 
     if isinstance(target, Comparison):
         return _shown_comparison(target, others)
@@ -204,6 +214,8 @@ def _shown(
         one.kind: partial(_report_data, one, _readers(target, unsafe=unsafe)[0].model())
         for one in report_records(target, reports)
     }
+    if isinstance(traced, Trace):
+        found["Diagram"] = partial(_diagram_data, traced)
     if len(others) == 1 and not any(map(_is_training, (target, *others))):
         from torchglass.api.compare import compare
 
@@ -224,6 +236,17 @@ def _shown_comparison(comparison: Comparison, others: Sequence[object]) -> _Show
         {"Comparison": partial(page_data, comparison)},
         lambda old, new: found if (old.model(), new.model()) == (before, after) else None,
     )
+
+
+def _diagram_data(trace: Trace) -> dict[str, Any]:
+    """The block diagram of a trace, or why there is none."""
+    from torchglass.results.diagram import diagram_of
+
+    drawn: dict[str, Any] = {"kind": "diagram", "name": trace.model.name}
+    try:
+        return {**drawn, "svg": diagram_of(trace.record, trace.model, None).to_svg()}
+    except Exception as error:  # noqa: BLE001 - the page opens without it
+        return {**drawn, "svg": "", "problem": str(error)}
 
 
 def _report_data(record: ReportRecord, model: Model) -> dict[str, Any]:
@@ -287,7 +310,7 @@ def _readers(target: object, *, unsafe: bool) -> list[Reader]:
                 "tg.view(one, against=[others], save=…)"
             )
         return readers or [open_reader(runs[0])]
-    return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
+    return [reader_of_result(target, pictures=True) or open_reader(target, unsafe=unsafe)]
 
 
 def _runs_in(target: object) -> list[Path]:

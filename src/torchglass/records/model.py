@@ -94,6 +94,7 @@ class FeatureMap:
     name: str
     """The name of the series of the same values: "output", "eval:output.0"."""
     step: int
+    """-1 in a trace."""
     spec: TensorSpec
     """The whole output."""
     low: float

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+from torchglass.errors import LookupFailedError
 from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
-from torchglass.records.model import Model
+from torchglass.records.model import Activations, Model
 from torchglass.records.run import Document, Reader, RunRecord
-from torchglass.records.trace import Value
+from torchglass.records.trace import CallId, OpId, Value
+from torchglass.results.feature_maps import ATTENTION
 from torchglass.results.report import Report, measures
 from torchglass.targets.names import ONNX_SUFFIX, RUN_SUFFIX, resolve
 
@@ -114,8 +118,11 @@ def hold(model: Model, *documents: Document) -> Reader:
     return store
 
 
-def reader_of_result(target: object) -> Reader | None:
-    """A reader of the result of another verb; None for anything else."""
+def reader_of_result(target: object, *, pictures: bool = False) -> Reader | None:
+    """A reader of the result of another verb; None for anything else.
+
+    With `pictures`, that of a trace has images of the outputs that it saved.
+    """
     from torchglass.results.comparison import Comparison
     from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
@@ -129,7 +136,8 @@ def reader_of_result(target: object) -> Reader | None:
     if isinstance(target, Summary):
         return hold(target.model)
     if isinstance(target, Trace):
-        return hold(target.model, target.record, *_values_of(target))
+        images = _pictures_of(target) if pictures else []
+        return hold(target.model, target.record, *_values_of(target), *images)
     if isinstance(target, Memory):
         return hold(target.model, target.footprint)
     if isinstance(target, Profile):
@@ -187,3 +195,39 @@ def _values_of(trace: Trace) -> list[Statistics]:
             )
         )
     ]
+
+
+def _pictures_of(trace: Trace) -> list[Activations]:
+    """Images of the outputs of modules, and of the weights of attention, that a trace saved."""
+    if not trace.saved_tensors:
+        return []
+    from torchglass.capture.watch.activations import MOST_PICTURES, picture_of
+
+    found = [
+        picture
+        for path, name, tensor in itertools.islice(_tensors_to_picture(trace), MOST_PICTURES)
+        if (picture := picture_of(path, name, tensor)) is not None
+    ]
+    return [Activations(maps=tuple(found))] if found else []
+
+
+def _tensors_to_picture(trace: Trace) -> Iterator[tuple[str, str, Any]]:
+    """The path, name and tensor of each image, in the order of the calls."""
+    import torch
+
+    attention: dict[CallId | None, list[OpId]] = {}
+    for one in trace.record.ops:
+        if one.function == ATTENTION:
+            attention.setdefault(one.call, []).append(one.id)
+    for call in trace.record.calls:
+        for number, value in enumerate(call.outputs):
+            if value.op is None or call.number > 1:
+                continue
+            tensor = trace.saved_tensors.get((value.op, value.output))
+            if tensor is not None and tensor.dim() > 1:
+                yield call.path, f"output.{number}" if len(call.outputs) > 1 else "output", tensor
+        for op in attention.get(call.id, ()):
+            # Query or key may not be saved, or were made outside of the trace.
+            with contextlib.suppress(LookupFailedError):
+                maps = trace.ops[op].attention().maps
+                yield call.path, "attention weights (recomputed)", torch.from_numpy(maps)[None]

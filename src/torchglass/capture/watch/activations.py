@@ -116,6 +116,15 @@ class Pictures:
         return Activations(maps=tuple(self._maps.values()))
 
 
+def picture_of(path: str, name: str, tensor: torch.Tensor) -> FeatureMap | None:
+    """The image of a tensor that belongs to no step; None if it is not numeric."""
+    values = numbers_of(tensor)
+    if values is None or not values.is_floating_point() or not values.numel():
+        return None
+    maps = _maps(values.detach()).to("cpu", torch.float32)
+    return _picture(path, name, -1, describe(tensor), maps)
+
+
 def _picture(path: str, name: str, step: int, spec: TensorSpec, maps: torch.Tensor) -> FeatureMap:
     finite = maps[torch.isfinite(maps)]
     low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 0.0)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from torchglass.analyse.call_graph import op_graph
 from torchglass.analyse.class_source import read_class
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
 from torchglass.analyse.parameters import COUNT_FIELDS, count
+from torchglass.analyse.receptive_field import field_lines
 from torchglass.analyse.training_overview import HeatMaps, Statistic, loss_series
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
@@ -30,7 +32,7 @@ from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.model import Activations, Histogram, Model, Module, TensorSpec
 from torchglass.records.run import FIELDS, Reader, SeriesId
-from torchglass.records.trace import Graph, Node, TraceRecord
+from torchglass.records.trace import CallId, Graph, Node, TraceRecord
 from torchglass.views.web.decimated_steps import (
     HistogramColumns,
     StepColumn,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.float64]
 
 _MOST_MOMENTS = 2000
+_MOST_COMPOSED = 400
+"""The most ops of a trace whose receptive fields are computed."""
 _MOST_HOLDERS = 15
 _MOST_SPANS = 20_000
 """A screen cannot show more; the innermost spans are left out first."""
@@ -56,13 +60,32 @@ def graph(reader: Reader) -> Payload:
     if record is None:
         return {"graph": None}
     specs = _SpecTable()
-    nodes = [_node(node, specs) for node in record.nodes]
+    fields = {} if trace is None else _receptive_fields(trace)
+    nodes = [_node(_with_field(node, fields), specs) for node in record.nodes]
     edges = [
         [edge.source, edge.target, specs.place(edge.spec), edge.count] for edge in record.edges
     ]
     return {
         "graph": {"passes": record.passes, "nodes": nodes, "edges": edges, "specs": specs.written}
     }
+
+
+def _receptive_fields(trace: TraceRecord) -> Mapping[tuple[str, str, int], str]:
+    """What the output of each op and call sees of the input, by kind, path and number."""
+    if len(trace.ops) > _MOST_COMPOSED:
+        return {}
+    lines = field_lines(trace)
+    paths: dict[CallId | None, str] = {None: "", **{call.id: call.path for call in trace.calls}}
+    found = {("op", paths[trace.ops[op].call], int(op)): line for op, line in lines.items()}
+    for call in trace.calls:
+        last = call.outputs[0].op if call.outputs else None
+        found["call", call.path, call.number] = "" if last is None else lines.get(last, "")
+    return found
+
+
+def _with_field(node: Node, fields: Mapping[tuple[str, str, int], str]) -> Node:
+    line = fields.get((node.kind, node.path, node.number))
+    return replace(node, facts={**node.facts, "receptive field": line}) if line else node
 
 
 class _SpecTable:
