@@ -355,6 +355,17 @@ def test_runs_part_at_the_step_where_their_settings_did(tmp_path: Path) -> None:
     assert 30 <= since <= 40, loss.change
 
 
+def test_settings_passed_to_watch_are_compared_first(tmp_path: Path) -> None:
+    for name, config in {"a": {"lr": 0.1, "model": {"width": 8}}, "b": {"lr": 0.3}}.items():
+        train(tmp_path / f"{name}.glass", rate=0.01, steps=3, config=config)
+
+    found = tg.compare(tmp_path / "a.glass", tmp_path / "b.glass")
+
+    settings = [(row.name, row.before, row.after) for row in found.rows if row.kind == "setting"]
+    assert settings[:2] == [("config lr", "0.1", "0.3"), ("config model.width", "8", "")]
+    assert "settings differ: config lr, config model.width" in found.summary
+
+
 def test_a_run_that_becomes_nan_differs_from_the_first_step_at_which_it_does(
     tmp_path: Path,
 ) -> None:

@@ -57,7 +57,7 @@ class CurveChange:
 
 
 def setting_changes(before: Reader, after: Reader) -> list[SettingChange]:
-    """The settings that differ: command, versions, ranks, optimizers, and how the runs ended."""
+    """The settings that differ, those of `watch(config=…)` first, and how the runs ended."""
     old, new = _settings(before), _settings(after)
     return [
         SettingChange(name=name, before=old.get(name, ""), after=new.get(name, ""))
@@ -68,8 +68,10 @@ def setting_changes(before: Reader, after: Reader) -> list[SettingChange]:
 
 def _settings(reader: Reader) -> dict[str, str]:
     run, facts = reader.run(), reader.document(TrainingFacts) or TrainingFacts()
-    found = {
+    found = {f"config {name}": str(value) for name, value in run.config.items()}
+    found |= {
         "command": run.command,
+        "git commit": run.git_commit,
         "torch": run.torch_version,
         "ranks": str(run.world_size),
         "status": str(reader.status()),
