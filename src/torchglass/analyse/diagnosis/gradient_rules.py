@@ -153,7 +153,10 @@ def _remedy(stop: GradientStop | None) -> str:
     if stop is None:
         return "Use its output in the loss, or remove it from the model"
     if stop.is_in_no_grad:
-        return "Remove torch.no_grad() there; to freeze that part, requires_grad_(False)"
+        return (
+            "Remove torch.no_grad() there, or use checkpoint(…, use_reentrant=False); to freeze "
+            "that part, requires_grad_(False)"
+        )
     if any(name in stop.function for name in _CHOICES):
         return "Pass the gradient straight through: y = soft + (hard - soft).detach()"
     return "Remove detach(), .data, .item() or numpy() from the path to the loss"
