@@ -19,6 +19,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.timer import Timer
 
 from torchglass.errors import TorchglassError
 from torchglass.records.model import Module, Progress
@@ -127,6 +128,8 @@ class Panel(ScrollView, can_focus=True):
         self._is_empty = True
         self._job: BackgroundJob | None = None
         self._waited = False
+        self._patience: Timer | None = None
+        """Ends when a job has taken long enough to say that it is running."""
 
     # What a panel may define
 
@@ -266,7 +269,7 @@ class Panel(ScrollView, can_focus=True):
         self._waited = False
         # A daemon thread: a property that hangs must not keep the user from quitting.
         threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
-        self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+        self._patience = self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
     def _run(self, job: BackgroundJob) -> None:
         job.run()
@@ -277,8 +280,13 @@ class Panel(ScrollView, can_focus=True):
     def stop(self) -> None:
         if self._job is not None:
             self._job.stopped = True
-            self._job = None
+            self._end_job()
             self.lay_out()
+
+    def _end_job(self) -> None:
+        self._job = None
+        if self._patience is not None:
+            self._patience.stop()
 
     @on(_Done)
     def _take(self, message: _Done) -> None:
@@ -286,7 +294,7 @@ class Panel(ScrollView, can_focus=True):
         job = message.job
         if job is not self._job:
             return
-        self._job = None
+        self._end_job()
         if job.problem:
             self.put(paragraph(harmless(job.problem), self.room, "problem"))
         else:
@@ -296,7 +304,7 @@ class Panel(ScrollView, can_focus=True):
         if self._job is job:
             self._waited = True
             self.lay_out()
-            self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+            self._patience = self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
     # Drawing
 
