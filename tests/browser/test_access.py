@@ -19,7 +19,7 @@ def store() -> Any:
 
 
 @pytest.mark.parametrize("query", ["", "?token=wrong"])
-def test_without_its_token_the_page_stays_shut(
+def test_the_page_requires_its_token(
     query: str, store: Any, browser: Browser, serving: Serve
 ) -> None:
     with browser.new_context() as context:
@@ -56,7 +56,7 @@ def test_a_link_on_another_site_opens_the_page(
         assert "token" not in page.url
 
 
-def test_the_page_works_under_the_prefix_of_a_proxy(
+def test_the_page_works_under_a_proxy_prefix(
     store: Any, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(store, root_path="/user/ada/glass").url)

@@ -48,7 +48,7 @@ def test_axe_finds_nothing_serious(
     assert serious_problems(page) == []
 
 
-def test_every_part_is_reached_by_the_keyboard(open_page: OpenPage, serving: Serve) -> None:
+def test_every_control_is_reachable_by_keyboard(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
     reached = set()
@@ -65,7 +65,7 @@ def test_every_part_is_reached_by_the_keyboard(open_page: OpenPage, serving: Ser
     assert {"Search modules", "Modules of Gpt", "Graph of Gpt", "Color by", "Step"} <= reached
 
 
-def test_a_boxs_label_says_what_it_is(open_page: OpenPage, serving: Serve) -> None:
+def test_a_box_has_a_descriptive_label(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#view=graph")
 
     expect(page.get_by_role("button", name="embed Embedding")).to_be_visible()

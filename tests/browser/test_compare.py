@@ -37,7 +37,7 @@ def page(open_page: OpenPage, serving: Serve) -> Page:
     return page
 
 
-def test_what_only_the_other_run_has_is_marked(page: Page) -> None:
+def test_modules_only_in_the_other_run_are_marked(page: Page) -> None:
     added = page.locator('[data-key="blocks.4:1"]')
 
     expect(added).to_have_attribute("aria-label", re.compile("only in the other run"))
@@ -51,13 +51,13 @@ def test_series_of_both_runs_are_in_one_plot(page: Page) -> None:
     page.wait_for_url(re.compile("compare=1"))
 
 
-def test_heat_maps_of_both_runs_stand_side_by_side(page: Page) -> None:
+def test_heat_maps_of_both_runs_are_side_by_side(page: Page) -> None:
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
 
     expect(page.get_by_test_id("chart").filter(has_text="deeper: weight")).to_have_count(2)
 
 
-def test_the_other_run_can_be_looked_at_by_itself(page: Page) -> None:
+def test_the_other_run_can_be_shown_alone(page: Page) -> None:
     page.get_by_label("Compare with").select_option("")
     page.get_by_label("Run", exact=True).select_option("1")
 
@@ -65,7 +65,7 @@ def test_the_other_run_can_be_looked_at_by_itself(page: Page) -> None:
     expect(page.get_by_test_id("step")).to_have_text("step 29")
 
 
-def test_a_marked_step_is_compared_with_the_one_that_is_shown(
+def test_a_marked_step_is_compared_with_the_current_step(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url + "#view=graph")
@@ -102,7 +102,7 @@ def test_weights_and_outputs_are_compared_between_two_steps(
     )
 
 
-def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving: Serve) -> None:
+def test_all_ranks_of_a_run_are_side_by_side(open_page: OpenPage, serving: Serve) -> None:
     ranks = [training(run=run_named("gpt", 0, rank=rank, world_size=3)) for rank in range(3)]
     page = open_page(serving(*ranks).url + "#view=graph")
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
@@ -116,7 +116,7 @@ def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving
     expect(charts).to_have_count(3)
 
 
-def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
+def test_a_run_started_later_in_a_served_folder_is_listed(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     run_file(tmp_path / "first.glass", 1_000, 3)
@@ -130,7 +130,7 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
     expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")
 
 
-def test_an_empty_folder_is_watched_and_fills(
+def test_an_empty_folder_shows_runs_as_they_appear(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(tmp_path).url + "#view=graph")
@@ -178,7 +178,7 @@ UNBROKEN_LINES = """() => {
 column. It looks for the canvas each time: the chart is rebuilt when other runs come beside it."""
 
 
-def test_runs_that_were_logged_at_different_steps_are_both_drawn_as_lines(
+def test_runs_logged_at_different_steps_are_both_drawn_as_lines(
     open_page: OpenPage, serving: Serve
 ) -> None:
     alone, often = logged(5, name="rarely"), logged(1, name="often", values=8.0)
@@ -197,7 +197,7 @@ def test_runs_that_were_logged_at_different_steps_are_both_drawn_as_lines(
     expect(legend).to_contain_text("rarely 21 (step 20)")
 
 
-def test_a_saved_comparison_opens_compared_and_tells_how_far_weights_moved(
+def test_a_saved_comparison_opens_as_one_and_shows_how_far_weights_moved(
     open_page: OpenPage, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -221,7 +221,7 @@ def test_a_saved_comparison_opens_compared_and_tells_how_far_weights_moved(
     expect(page.get_by_test_id("legend")).to_contain_text("identical")
 
 
-def test_weights_that_nobody_has_are_not_called_identical(page: Page) -> None:
+def test_missing_weights_are_not_reported_as_identical(page: Page) -> None:
     expect(page.get_by_test_id("legend")).to_contain_text("weights not compared")
     expect(page.get_by_test_id("legend")).not_to_contain_text("identical")
 
@@ -232,7 +232,7 @@ def run_file(path: Path, created_ns: int, steps: int, blocks: int = 4) -> None:
     sink.close()
 
 
-def test_a_link_opens_the_same_run_when_others_have_come(
+def test_a_link_opens_the_same_run_after_others_were_added(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
     run_file(tmp_path / "one.glass", 1_000, 3)

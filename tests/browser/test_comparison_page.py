@@ -77,7 +77,7 @@ def test_the_conclusion_comes_first_and_changes_are_visited_in_turn(page: Page) 
     expect(position).to_have_text("3 of 3 changed modules")
 
 
-def test_only_changed_rows_are_left_and_a_closed_parent_says_how_many_it_has(page: Page) -> None:
+def test_changed_only_filters_rows_and_a_collapsed_parent_counts_changes(page: Page) -> None:
     page.get_by_label("Changed only").check()
     names = page.get_by_role("treeitem").locator(".half:first-child b")
     expect(names).to_have_text(["Net", "blocks", "1", "3", "head"])
@@ -93,7 +93,7 @@ def test_only_changed_rows_are_left_and_a_closed_parent_says_how_many_it_has(pag
     expect(names).to_have_text(["Net", "blocks", "1", "3", "head"])
 
 
-def test_every_change_of_values_has_a_color_and_a_larger_one_a_stronger(page: Page) -> None:
+def test_larger_value_changes_have_stronger_colors(page: Page) -> None:
     same, large, tiny = (color(row(page, name)) for name in ("0", "1", "3"))
 
     assert len({same, large, tiny}) == 3
@@ -102,7 +102,7 @@ def test_every_change_of_values_has_a_color_and_a_larger_one_a_stronger(page: Pa
     assert color(parent) == large
 
 
-def test_a_changed_tensor_has_its_values_before_and_after(page: Page) -> None:
+def test_a_changed_tensor_shows_its_old_and_new_values(page: Page) -> None:
     tensor = page.get_by_test_id("tensor")
 
     expect(tensor).to_have_count(1)
@@ -114,7 +114,7 @@ def test_a_changed_tensor_has_its_values_before_and_after(page: Page) -> None:
     assert paths.nth(0).get_attribute("d") != paths.nth(1).get_attribute("d")
 
 
-def test_the_first_divergence_has_both_source_lines_and_leads_to_its_module(
+def test_the_first_divergence_shows_both_source_lines_and_links_to_its_module(
     open_page: OpenPage, tmp_path: Path
 ) -> None:
     before = Net()
@@ -137,7 +137,7 @@ def test_the_first_divergence_has_both_source_lines_and_leads_to_its_module(
     expect(page.locator('[aria-selected="true"]')).to_contain_text("≠")
 
 
-def test_added_removed_and_renamed_modules_stand_beside_their_counterparts(
+def test_added_removed_and_renamed_modules_are_next_to_their_counterparts(
     open_page: OpenPage, tmp_path: Path
 ) -> None:
     before = nn.ModuleDict({"stem": nn.Linear(4, 8), "old": nn.Linear(3, 3)})
@@ -162,7 +162,7 @@ def test_added_removed_and_renamed_modules_stand_beside_their_counterparts(
     expect(details).to_contain_text("Renamed or moved: stem → root")
 
 
-def test_two_models_on_the_page_open_on_their_comparison_which_leads_to_the_graph(
+def test_two_models_open_on_their_comparison_which_links_to_the_graph(
     open_page: OpenPage, serving: Serve
 ) -> None:
     before, after = pair()

@@ -33,7 +33,7 @@ def save(page: Page, what: str, folder: Path) -> Path:
     return path
 
 
-def test_the_graph_is_saved_as_svg_that_any_program_reads(page: Page, tmp_path: Path) -> None:
+def test_the_graph_is_exported_as_standalone_svg(page: Page, tmp_path: Path) -> None:
     path = save(page, "Graph as SVG", tmp_path)
 
     assert path.name == "tiny-gpt.svg"
@@ -44,7 +44,7 @@ def test_the_graph_is_saved_as_svg_that_any_program_reads(page: Page, tmp_path: 
     assert "oklch" not in path.read_text("utf-8")
 
 
-def test_the_graph_is_saved_as_pixels(page: Page, tmp_path: Path) -> None:
+def test_the_graph_is_exported_as_png(page: Page, tmp_path: Path) -> None:
     path = save(page, "Graph as PNG", tmp_path)
 
     data = path.read_bytes()
@@ -52,7 +52,7 @@ def test_the_graph_is_saved_as_pixels(page: Page, tmp_path: Path) -> None:
     assert int.from_bytes(data[16:20], "big") > 200
 
 
-def test_pinned_series_are_saved_as_a_table(page: Page, tmp_path: Path) -> None:
+def test_pinned_series_are_exported_as_csv(page: Page, tmp_path: Path) -> None:
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
 
     path = save(page, "Pinned series as CSV", tmp_path)
@@ -64,7 +64,7 @@ def test_pinned_series_are_saved_as_a_table(page: Page, tmp_path: Path) -> None:
     assert float(rows[5]["mean"]) == 0.5
 
 
-def test_everything_is_saved_as_a_page_that_opens_without_a_network(
+def test_the_whole_view_is_exported_as_a_page_that_opens_offline(
     page: Page, tmp_path: Path, open_page: OpenPage
 ) -> None:
     path = save(page, "Everything as one file", tmp_path)
@@ -76,7 +76,7 @@ def test_everything_is_saved_as_a_page_that_opens_without_a_network(
     expect(saved.get_by_test_id("chart")).to_have_count(3)
 
 
-def test_hostile_names_are_only_text_in_a_picture(
+def test_hostile_names_are_plain_text_in_an_exported_image(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     name = '<script>alert("1")</script>\u0000&\ud800'

@@ -48,7 +48,7 @@ def count(selector: str) -> str:
     return f"document.querySelectorAll({selector!r}).length"
 
 
-def test_the_graph_is_drawn_opened_searched_and_left(tab: firefox.Tab, serving: Serve) -> None:
+def test_the_graph_can_be_drawn_entered_searched_and_left(tab: firefox.Tab, serving: Serve) -> None:
     tab.open(serving(training()).url + "#view=graph")
     tab.wait_until(f"{count('[data-testid=box]')} === 5")
     titles = "[...document.querySelectorAll('.box .title')].map(one => one.textContent)"
@@ -66,9 +66,7 @@ def test_the_graph_is_drawn_opened_searched_and_left(tab: firefox.Tab, serving: 
     tab.wait_until(f"{count('.box.match')} === 1")
 
 
-def test_a_box_is_dragged_to_a_column_and_its_heat_map_is_read(
-    tab: firefox.Tab, serving: Serve
-) -> None:
+def test_a_dragged_box_shows_its_heat_map_in_a_column(tab: firefox.Tab, serving: Serve) -> None:
     tab.open(serving(training()).url + "#view=graph")
     tab.wait_until(f"{count(EMBED)} === 1")
 
@@ -91,7 +89,7 @@ def test_the_slider_sets_the_step(tab: firefox.Tab, serving: Serve) -> None:
     tab.wait_until(f"{text(STEP)} === 'step 1 of 39'")
 
 
-def test_a_training_is_followed_while_it_goes_on(tab: firefox.Tab, serving: Serve) -> None:
+def test_a_live_run_is_followed(tab: firefox.Tab, serving: Serve) -> None:
     store = run_of(transformer(), graph(), ends=False)
     put_training(store, range(5))
     tab.open(serving(store).url + "#columns=embed:1")

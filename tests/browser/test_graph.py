@@ -34,7 +34,7 @@ def stack(page: Page) -> Locator:
     return page.locator("[data-testid=box].stack")
 
 
-def test_the_calls_of_the_model_are_boxes_and_repeats_are_one(page: Page) -> None:
+def test_module_calls_are_boxes_and_repeats_are_grouped(page: Page) -> None:
     assert titles(page) == ["Input 0", "embed", "Block ×4", "head", "Output"]
     expect(page.locator(".link")).to_have_count(4)
 
@@ -50,7 +50,7 @@ def test_a_stack_opens_in_place_and_closes_again(page: Page) -> None:
     expect(box(page, "blocks.3:1")).to_have_count(0)
 
 
-def test_a_call_is_entered_by_a_click_and_left_by_the_breadcrumbs(page: Page) -> None:
+def test_a_click_enters_a_call_and_the_breadcrumbs_leave_it(page: Page) -> None:
     stack(page).click()
     box(page, "blocks.0:1").click()
 
@@ -88,7 +88,7 @@ def test_all_levels_open_and_close_at_once(page: Page) -> None:
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "9")
 
 
-def test_modules_are_opened_to_a_depth_of_choice(page: Page) -> None:
+def test_modules_expand_to_the_selected_depth(page: Page) -> None:
     page.get_by_label("Open to depth").select_option("1")
 
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "9")
@@ -98,14 +98,14 @@ def test_modules_are_opened_to_a_depth_of_choice(page: Page) -> None:
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "5")
 
 
-def test_repeats_can_be_seen_one_by_one(page: Page) -> None:
+def test_repeats_can_be_ungrouped(page: Page) -> None:
     page.get_by_text("Show", exact=True).click()
     page.get_by_label("Group repeats").uncheck()
 
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "8")
 
 
-def test_arrow_keys_walk_and_enter_goes_in_and_escape_out(page: Page) -> None:
+def test_arrow_keys_move_enter_opens_and_escape_leaves(page: Page) -> None:
     page.get_by_test_id("graph").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
@@ -123,7 +123,7 @@ def test_arrow_keys_walk_and_enter_goes_in_and_escape_out(page: Page) -> None:
     expect(box(page, "blocks.0:1")).to_be_focused()
 
 
-def test_a_search_marks_boxes_and_leads_to_one(page: Page) -> None:
+def test_a_search_highlights_boxes_and_jumps_to_one(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("embed")
 
@@ -154,7 +154,7 @@ def test_selecting_a_module_in_the_tree_shows_its_box(page: Page) -> None:
     expect(box(page, "blocks.2.attention:1")).to_be_in_viewport()
 
 
-def test_a_box_tells_shapes_and_what_the_module_says_of_itself(page: Page) -> None:
+def test_a_box_shows_shapes_and_the_extra_repr_of_its_module(page: Page) -> None:
     stack(page).click()
     box(page, "blocks.0:1").click()
     box(page, "blocks.0.attention:1").hover()
@@ -164,14 +164,14 @@ def test_a_box_tells_shapes_and_what_the_module_says_of_itself(page: Page) -> No
     expect(rows.filter(has_text="–").first).to_have_text("–8")
 
 
-def test_a_line_tells_what_flows_along_it(page: Page) -> None:
+def test_an_edge_shows_the_tensor_it_carries(page: Page) -> None:
     page.locator(".grip").first.hover(force=True)
 
     expect(page.get_by_test_id("tooltip")).to_contain_text("Input 0 → embed")
     expect(page.get_by_test_id("tooltip")).to_contain_text("1.0 KB")
 
 
-def test_ops_are_shown_where_someone_opens_a_layer(page: Page) -> None:
+def test_opening_a_layer_shows_its_ops(page: Page) -> None:
     page.goto(page.url.partition("#")[0] + "#in=blocks.1.mlp%3A1")
     page.reload()
     box(page, "blocks.1.mlp.0:1").click()
@@ -183,7 +183,7 @@ def test_ops_are_shown_where_someone_opens_a_layer(page: Page) -> None:
     ("coloring", "says"),
     [("time", "10.00 ms"), ("flops", "8.0M"), ("memory", "16.0 KB"), ("parameters", "1.9K")],
 )
-def test_boxes_are_colored_by_what_they_take(coloring: str, says: str, page: Page) -> None:
+def test_boxes_can_be_colored_by_cost(coloring: str, says: str, page: Page) -> None:
     page.get_by_label("Color by").select_option(coloring)
 
     expect(stack(page)).to_have_attribute("aria-label", re.compile(re.escape(says)))
@@ -198,7 +198,7 @@ def test_boxes_are_colored_by_gradient_norm_and_findings(page: Page) -> None:
     expect(stack(page)).to_have_attribute("aria-label", re.compile("3 NaN"))
 
 
-def test_a_link_opens_boxes_colored_as_they_were(open_page: OpenPage, serving: Serve) -> None:
+def test_a_link_restores_the_coloring_of_boxes(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#color=gradients&step=7&view=graph")
 
     expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile(r"Embedding, \d"))
@@ -238,7 +238,7 @@ def place_afar(page: Page, key: str) -> tuple[float, float]:
     return around["x"] + around["width"] / 2, around["y"] + around["height"] / 2
 
 
-def test_boxes_seen_from_afar_tell_what_they_are_and_are_dragged(afar: Page) -> None:
+def test_zoomed_out_boxes_have_tooltips_and_can_be_dragged(afar: Page) -> None:
     x, y = place_afar(afar, "embed")
 
     afar.mouse.move(x, y)
@@ -252,7 +252,7 @@ def test_boxes_seen_from_afar_tell_what_they_are_and_are_dragged(afar: Page) -> 
     expect(afar.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
 
 
-def test_boxes_seen_from_afar_are_entered_and_walked_through(afar: Page) -> None:
+def test_zoomed_out_boxes_can_be_entered_and_navigated(afar: Page) -> None:
     afar.get_by_test_id("graph").focus()
     afar.keyboard.press("ArrowDown")
     afar.keyboard.press("ArrowDown")
@@ -265,7 +265,7 @@ def test_boxes_seen_from_afar_are_entered_and_walked_through(afar: Page) -> None
     expect(afar.locator("[data-testid=box].op .title")).to_have_text("linear")
 
 
-def test_a_model_that_was_never_run_shows_what_is_in_what(
+def test_a_model_that_never_ran_shows_its_module_hierarchy(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(run_of(transformer())).url)
@@ -286,7 +286,7 @@ def until_all_is_seen(page: Page) -> None:
     )
 
 
-def test_the_graph_is_fitted_again_when_a_column_takes_room_from_it(
+def test_the_graph_is_fitted_again_when_a_column_narrows_it(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url + "#view=graph")
@@ -298,7 +298,7 @@ def test_the_graph_is_fitted_again_when_a_column_takes_room_from_it(
     until_all_is_seen(page)
 
 
-def test_the_graph_is_fitted_when_all_is_expanded_and_when_another_run_is_shown(
+def test_expanding_all_and_switching_runs_fit_the_graph(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training(), training(3, blocks=9)).url + "#view=graph")
@@ -316,9 +316,7 @@ def test_the_graph_is_fitted_when_all_is_expanded_and_when_another_run_is_shown(
     until_all_is_seen(page)
 
 
-def test_menus_close_at_escape_and_at_a_click_elsewhere(
-    open_page: OpenPage, serving: Serve
-) -> None:
+def test_menus_close_on_escape_and_on_a_click_outside(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#view=graph")
     menu = page.locator("details.menu", has_text="Group repeats")
     summary = menu.locator("summary")
@@ -332,7 +330,7 @@ def test_menus_close_at_escape_and_at_a_click_elsewhere(
     expect(menu).not_to_have_attribute("open", "")
 
 
-def test_the_back_button_undoes_a_change_of_view_and_of_the_opened_module(
+def test_the_back_button_undoes_changes_of_view_and_module(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url + "#view=graph")
@@ -347,7 +345,7 @@ def test_the_back_button_undoes_a_change_of_view_and_of_the_opened_module(
     expect(page.get_by_role("region", name="Scalars")).to_be_visible()
 
 
-def test_a_question_mark_shows_the_keys(open_page: OpenPage, serving: Serve) -> None:
+def test_question_mark_shows_the_keyboard_shortcuts(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#view=graph")
     page.get_by_test_id("box").first.wait_for()
 
@@ -358,7 +356,7 @@ def test_a_question_mark_shows_the_keys(open_page: OpenPage, serving: Serve) -> 
     expect(page.get_by_role("dialog", name="Keys")).to_have_count(0)
 
 
-def test_enter_on_an_expanded_box_leads_inside_and_leaves_it_open(
+def test_enter_on_an_expanded_box_enters_it_and_keeps_it_expanded(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url + "#view=graph")
@@ -372,7 +370,7 @@ def test_enter_on_an_expanded_box_leads_inside_and_leaves_it_open(
     expect(page.locator("[data-testid=box].selected")).not_to_have_class(re.compile("stack"))
 
 
-def test_a_search_does_not_dim_the_stack_that_holds_what_was_found(
+def test_a_search_does_not_dim_the_stack_that_contains_the_match(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url + "#view=graph")
@@ -383,7 +381,7 @@ def test_a_search_does_not_dim_the_stack_that_holds_what_was_found(
     expect(page.locator("[data-testid=box].stack")).not_to_have_class(re.compile("other"))
 
 
-def test_views_of_one_batch_are_drawn_as_two_inputs_with_their_names(
+def test_two_views_of_one_batch_are_drawn_as_two_named_inputs(
     open_page: OpenPage, tmp_path: Path
 ) -> None:
     class Model(nn.Module):

@@ -49,7 +49,9 @@ def heat_map(page: Page) -> Locator:
     return page.get_by_role("application")
 
 
-def test_a_run_with_nan_opens_broken(tmp_path: Path, open_page: OpenPage, serving: Serve) -> None:
+def test_a_run_with_nan_opens_as_broken(
+    tmp_path: Path, open_page: OpenPage, serving: Serve
+) -> None:
     page = open_page(serving(train(tmp_path / "run.glass", nan_at=15)).url)
 
     verdict = page.get_by_test_id("verdict")
@@ -64,7 +66,9 @@ def test_a_run_with_nan_opens_broken(tmp_path: Path, open_page: OpenPage, servin
     assert 0.25 < heat_map(page).evaluate(RED_CELLS) < 0.5
 
 
-def test_a_healthy_run_is_calm(tmp_path: Path, open_page: OpenPage, serving: Serve) -> None:
+def test_a_healthy_run_shows_no_problems(
+    tmp_path: Path, open_page: OpenPage, serving: Serve
+) -> None:
     page = open_page(serving(train(tmp_path / "run.glass")).url)
 
     expect(page.get_by_test_id("verdict")).to_contain_text(
@@ -77,7 +81,7 @@ def test_a_healthy_run_is_calm(tmp_path: Path, open_page: OpenPage, serving: Ser
     assert heat_map(page).evaluate(RED_CELLS) == 0
 
 
-def test_a_run_that_was_stopped_says_by_what(
+def test_a_stopped_run_names_the_exception(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     file = tmp_path / "run.glass"
@@ -91,9 +95,7 @@ def test_a_run_that_was_stopped_says_by_what(
     )
 
 
-def test_a_finding_leads_to_its_module_its_series_and_its_step(
-    open_page: OpenPage, serving: Serve
-) -> None:
+def test_a_finding_links_to_its_module_series_and_step(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url)
     events = page.get_by_test_id("event")
     expect(events).to_have_count(2)
@@ -108,7 +110,7 @@ def test_a_finding_leads_to_its_module_its_series_and_its_step(
     expect(events).to_have_count(2)
 
 
-def test_a_cell_says_what_it_is_and_leads_to_its_module_at_its_step(
+def test_a_cell_describes_itself_and_links_to_its_module_and_step(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url)
@@ -129,7 +131,7 @@ def test_a_cell_says_what_it_is_and_leads_to_its_module_at_its_step(
     expect(page.get_by_test_id("details").get_by_role("heading")).to_contain_text("Linear")
 
 
-def test_the_map_of_layers_is_walked_by_keys(open_page: OpenPage, serving: Serve) -> None:
+def test_the_layer_map_is_navigated_by_keyboard(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url)
     heat_map(page).focus()
     cell = page.get_by_test_id("cell")
@@ -145,7 +147,7 @@ def test_the_map_of_layers_is_walked_by_keys(open_page: OpenPage, serving: Serve
     expect(page.get_by_test_id("graph")).to_be_visible()
 
 
-def test_the_map_of_layers_shows_other_statistics(
+def test_the_layer_map_can_show_other_statistics(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(train(tmp_path / "run.glass")).url)
@@ -159,7 +161,7 @@ def test_the_map_of_layers_shows_other_statistics(
     expect(heat_map(page)).to_have_attribute("aria-label", re.compile("update ratio of 3 layers"))
 
 
-def test_the_time_slider_has_ticks_where_problems_begin(
+def test_the_step_slider_has_ticks_where_problems_begin(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url)
@@ -215,7 +217,7 @@ def test_a_saved_page_opens_on_its_overview_without_a_network(
     expect(heat_map(page)).to_have_attribute("aria-label", re.compile("activation scale"))
 
 
-def test_a_live_run_turns_sick_while_the_page_is_open(open_page: OpenPage, serving: Serve) -> None:
+def test_an_open_page_shows_when_a_live_run_breaks(open_page: OpenPage, serving: Serve) -> None:
     store = run_of(transformer(), graph(), ends=False)
     page = open_page(serving(store).url)
     expect(page.get_by_test_id("verdict")).to_contain_text("No steps recorded yet")
@@ -243,9 +245,7 @@ def test_the_overview_fits_a_phone(open_page: OpenPage, serving: Serve) -> None:
     assert overview.evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
-def test_a_link_without_a_view_shows_the_graph_that_it_was_made_of(
-    open_page: OpenPage, serving: Serve
-) -> None:
+def test_a_link_without_a_view_opens_the_graph(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url + "#module=embed")
     expect(page.get_by_test_id("graph")).to_be_visible()
 

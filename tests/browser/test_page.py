@@ -39,7 +39,7 @@ def keys(page: Page, *pressed: str) -> None:
         page.keyboard.press(key)
 
 
-def test_the_tree_of_a_run_file_is_shown(page: Page) -> None:
+def test_the_module_tree_of_a_run_file_is_shown(page: Page) -> None:
     expect(page.get_by_role("heading", name="tiny-gpt")).to_be_visible()
     expect(page.get_by_test_id("state")).to_have_text("finished")
     expect(page.get_by_test_id("step")).to_have_text("step 99")
@@ -48,7 +48,7 @@ def test_the_tree_of_a_run_file_is_shown(page: Page) -> None:
     expect(page.get_by_role("treeitem", name="embed")).to_contain_text("800")
 
 
-def test_the_token_does_not_stay_in_the_address(page: Page) -> None:
+def test_the_token_is_removed_from_the_url(page: Page) -> None:
     assert "token" not in page.url
 
 
@@ -65,7 +65,7 @@ def test_arrow_keys_open_and_close_modules(page: Page) -> None:
     assert names(page) == ["Gpt", "embed", "blocks", "head"]
 
 
-def test_home_and_end_reach_the_ends(page: Page) -> None:
+def test_home_and_end_jump_to_the_first_and_last_row(page: Page) -> None:
     keys(page, "End")
 
     expect(page.get_by_role("treeitem", selected=True)).to_contain_text("head")
@@ -87,7 +87,7 @@ def test_the_mouse_opens_and_closes_modules(page: Page) -> None:
     expect(page.get_by_role("treeitem")).to_have_count(4)
 
 
-def test_a_search_marks_matches_and_keeps_what_is_above_them(page: Page) -> None:
+def test_a_search_marks_matches_and_keeps_their_parents(page: Page) -> None:
     page.get_by_role("tree").focus()
     page.keyboard.press("/")
     page.keyboard.type("gelu")
@@ -117,7 +117,7 @@ def test_selecting_a_module_shows_its_tensors(page: Page) -> None:
     expect(details.get_by_role("row", name="bias")).to_contain_text("96 B")
 
 
-def test_a_tied_tensor_leads_to_its_other_place_and_back(page: Page) -> None:
+def test_a_tied_tensor_links_to_its_other_name_and_back(page: Page) -> None:
     page.get_by_role("treeitem", name="head").click()
 
     page.get_by_role("button", name="embed.weight").click()
@@ -131,7 +131,7 @@ def test_a_tied_tensor_leads_to_its_other_place_and_back(page: Page) -> None:
     expect(details).to_contain_text("extra_repr: ValueError: no")
 
 
-def test_the_calls_of_a_module_are_a_table_and_its_code_can_be_read(
+def test_a_module_shows_a_table_of_its_calls_and_its_source_code(
     open_page: OpenPage, serving: Serve
 ) -> None:
     model = with_source(transformer(), "shop.Block", CODE, forward_line=4)
@@ -187,7 +187,7 @@ def test_a_hostile_name_is_only_text(name: str, open_page: OpenPage, serving: Se
 
 
 @pytest.mark.slow
-def test_twenty_thousand_modules_are_lines_only_where_they_are_seen(
+def test_only_visible_rows_of_twenty_thousand_modules_are_rendered(
     open_page: OpenPage, serving: Serve
 ) -> None:
     leaf = {"class": "torch.nn.modules.linear.Linear", "weight": (2, 2)}
@@ -213,7 +213,9 @@ def test_the_page_follows_the_color_scheme(
     assert all(channel > 200 if scheme == "light" else channel < 60 for channel in channels)
 
 
-def test_nothing_is_wider_than_a_phone(run_file: Path, open_page: OpenPage, serving: Serve) -> None:
+def test_the_page_fits_the_width_of_a_phone(
+    run_file: Path, open_page: OpenPage, serving: Serve
+) -> None:
     page = open_page(serving(run_file).url, viewport={"width": 390, "height": 844}, has_touch=True)
 
     page.get_by_role("button", name="modules").tap()

@@ -40,7 +40,7 @@ def test_a_box_is_dragged_into_a_column(page: Page) -> None:
     expect(embed(page).locator("[data-pinned]")).to_have_count(1)
 
 
-def test_enter_and_the_button_pin_as_dragging_does(page: Page) -> None:
+def test_enter_and_the_pin_button_pin_a_box(page: Page) -> None:
     embed(page).click()
     embed(page).focus()
     page.keyboard.press("Enter")
@@ -53,7 +53,7 @@ def test_enter_and_the_button_pin_as_dragging_does(page: Page) -> None:
     expect(page.get_by_test_id("panel")).to_have_count(1)
 
 
-def test_p_pins_what_is_selected_in_the_tree(page: Page) -> None:
+def test_p_pins_the_module_selected_in_the_tree(page: Page) -> None:
     page.get_by_role("treeitem", name="embed").click()
     page.keyboard.press("p")
     expect(page.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
@@ -62,7 +62,7 @@ def test_p_pins_what_is_selected_in_the_tree(page: Page) -> None:
     expect(page.get_by_test_id("panel")).to_have_count(0)
 
 
-def test_what_is_selected_beside_another_view_is_what_is_pinned(page: Page) -> None:
+def test_pinning_in_another_view_uses_the_selection_of_the_tree(page: Page) -> None:
     embed(page).click()
     page.get_by_role("button", name="Scalars").click()
 
@@ -87,7 +87,7 @@ def test_columns_are_added_moved_and_removed(page: Page) -> None:
     expect(page.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
 
 
-def test_a_heat_map_reads_exact_counts_under_the_mouse(page: Page) -> None:
+def test_hovering_a_heat_map_shows_exact_counts(page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
     plot = chart(page, "weight").locator(".u-over")
     expect(chart(page, "weight").get_by_role("img")).to_have_attribute("aria-label", ALL_STEPS)
@@ -112,7 +112,7 @@ def test_the_cursor_shows_the_same_step_in_all_plots(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("button", "mode"), [("Bands", "percentiles"), ("Lines", "lines")])
-def test_series_are_drawn_in_other_ways(button: str, mode: str, page: Page) -> None:
+def test_series_can_be_drawn_in_other_styles(button: str, mode: str, page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
 
     page.get_by_role("radio", name=button).click()
@@ -122,7 +122,7 @@ def test_series_are_drawn_in_other_ways(button: str, mode: str, page: Page) -> N
     page.wait_for_url(re.compile(f"mode={mode}.*log=1"))
 
 
-def test_the_slider_leaves_outliers_out(page: Page) -> None:
+def test_the_slider_hides_outliers(page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
     slider = page.get_by_label("Share of outliers hidden")
 
@@ -132,9 +132,7 @@ def test_the_slider_leaves_outliers_out(page: Page) -> None:
     page.wait_for_url(re.compile("outliers=0.2"))
 
 
-def test_a_link_opens_the_same_columns_again(
-    page: Page, open_page: OpenPage, serving: Serve
-) -> None:
+def test_a_link_restores_the_columns(page: Page, open_page: OpenPage, serving: Serve) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
     page.wait_for_url(re.compile("columns="))
 
@@ -143,7 +141,7 @@ def test_a_link_opens_the_same_columns_again(
     expect(again.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
 
 
-def test_the_slider_of_time_sets_the_step_everywhere(page: Page) -> None:
+def test_the_step_slider_sets_the_step_everywhere(page: Page) -> None:
     mini = embed(page).locator(".mini")
     at_the_end = mini.get_attribute("d")
     embed(page).drag_to(page.get_by_test_id("drop"))
@@ -159,7 +157,7 @@ def test_the_slider_of_time_sets_the_step_everywhere(page: Page) -> None:
     expect(chart(page, "output")).to_contain_text("3.9")
 
 
-def test_playing_runs_to_the_end_and_stops(page: Page) -> None:
+def test_playback_stops_at_the_last_step(page: Page) -> None:
     page.get_by_label("Step", exact=True).fill("30")
 
     page.get_by_role("button", name="Play").click()

@@ -81,7 +81,7 @@ def test_a_bin_is_white_without_values_light_gray_with_one_and_colored_with_many
     assert max(many) - min(many) > 60
 
 
-def test_colors_get_stronger_the_more_values_fell(canvas_of: CanvasOf) -> None:
+def test_colors_are_stronger_for_bins_with_more_values(canvas_of: CanvasOf) -> None:
     rows = pixels(canvas_of((4, 40, 400)))
 
     shades = [rows[int(share * len(rows))][30] for share in (5 / 6, 1 / 2, 1 / 6)]
@@ -90,7 +90,7 @@ def test_colors_get_stronger_the_more_values_fell(canvas_of: CanvasOf) -> None:
     assert len(set(light)) == 3
 
 
-def test_zero_is_a_dashed_line_at_its_place(canvas_of: CanvasOf) -> None:
+def test_zero_is_marked_by_a_dashed_line(canvas_of: CanvasOf) -> None:
     rows = pixels(canvas_of((5, 0, 0, 0, 5), first=-2))
 
     # From -2 to 3, so that two fifths lie below zero, and nothing fell around it.
@@ -102,7 +102,7 @@ def test_zero_is_a_dashed_line_at_its_place(canvas_of: CanvasOf) -> None:
     assert set(dashes[1:-1]) == {3, 4}
 
 
-def test_there_is_no_line_where_the_axis_does_not_reach_zero(canvas_of: CanvasOf) -> None:
+def test_no_zero_line_is_drawn_when_the_axis_excludes_zero(canvas_of: CanvasOf) -> None:
     rows = pixels(canvas_of((5, 0, 0, 0, 5), first=2))
 
     middle = rows[int(len(rows) * 0.3) : int(len(rows) * 0.7)]
@@ -118,9 +118,7 @@ def test_a_step_with_nan_has_a_red_tick_below(canvas_of: CanvasOf) -> None:
     expect(canvas.page.get_by_test_id("chart")).to_contain_text("3 NaN or Inf")
 
 
-def test_what_is_added_live_looks_as_if_all_was_drawn_at_once(
-    open_page: OpenPage, serving: Serve
-) -> None:
+def test_columns_added_live_match_a_full_redraw(open_page: OpenPage, serving: Serve) -> None:
     store = run_of(transformer(), ends=False)
 
     def put(step: int) -> None:
@@ -139,7 +137,7 @@ def test_what_is_added_live_looks_as_if_all_was_drawn_at_once(
     assert pixels(live) == pixels(drawn(open_page(address), last=63))
 
 
-def test_the_axis_says_the_smallest_and_the_largest_value(
+def test_the_axis_is_labeled_with_the_minimum_and_maximum(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(histograms((5, 0, 0, 0, 5), -2)).url + "#columns=embed:1&outliers=0")

@@ -51,7 +51,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdout.readline()
 
 
-def test_a_training_that_is_killed_is_still_shown(
+def test_a_killed_training_run_is_still_shown(
     trainer: subprocess.Popen[str], tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     assert trainer.stdout is not None
@@ -72,7 +72,7 @@ def test_a_training_that_is_killed_is_still_shown(
     expect(page.get_by_test_id("box")).to_have_count(5)
 
 
-def test_a_file_that_is_deleted_is_shown_as_far_as_it_was_read(
+def test_a_deleted_run_file_still_shows_the_data_already_read(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     sink = file_of(tmp_path / "run.glass", transformer(), graph())
@@ -102,7 +102,7 @@ def test_two_tabs_follow_one_run(open_page: OpenPage, serving: Serve) -> None:
         expect(tab.get_by_test_id("step")).to_have_text("step 5")
 
 
-def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve) -> None:
+def test_ten_thousand_ops_are_shown_in_parts(open_page: OpenPage, serving: Serve) -> None:
     ops = [make.op(0, "arange", call=0)]
     ops += [make.op(at, f"op{at % 7}", at - 1, call=0) for at in range(1, 10_000)]
 
@@ -122,7 +122,7 @@ def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve)
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_steps_are_one_plot(open_page: OpenPage, serving: Serve) -> None:
+def test_a_hundred_thousand_steps_fit_in_one_plot(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(long_training(100_000)).url + "#columns=a%3A1")
 
     plot = page.get_by_test_id("chart").get_by_role("img")

@@ -31,7 +31,7 @@ def names(page: Page) -> list[str]:
     return page.get_by_test_id("run").get_by_role("rowheader").all_inner_texts()
 
 
-def test_a_folder_opens_on_its_table_which_is_sorted_and_filtered(
+def test_a_folder_opens_as_a_table_that_can_be_sorted_and_filtered(
     folder: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(folder).url)
@@ -54,7 +54,7 @@ def test_a_folder_opens_on_its_table_which_is_sorted_and_filtered(
     expect(rows).to_have_count(2)
 
 
-def test_a_run_of_the_table_is_opened_and_back_leads_to_the_table(
+def test_the_back_button_returns_from_a_run_to_the_table(
     folder: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(folder).url)
@@ -67,9 +67,7 @@ def test_a_run_of_the_table_is_opened_and_back_leads_to_the_table(
     expect(page.get_by_test_id("run")).to_have_count(3)
 
 
-def test_runs_that_are_selected_are_compared(
-    folder: Path, open_page: OpenPage, serving: Serve
-) -> None:
+def test_selected_runs_are_compared(folder: Path, open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(folder).url)
 
     page.get_by_label("Select a", exact=True).check()
@@ -80,7 +78,7 @@ def test_runs_that_are_selected_are_compared(
     expect(page.get_by_label("Compare with")).to_have_value("0")
 
 
-def test_a_new_run_appears_in_the_table_and_a_corrupt_one_is_told_of(
+def test_the_table_adds_new_runs_and_reports_corrupt_ones(
     folder: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(folder).url)

@@ -47,9 +47,7 @@ def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage
     expect(page.get_by_test_id("finding")).to_have_count(2)
 
 
-def test_a_page_saved_while_the_run_goes_on_does_not_wait(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_saving_the_page_of_a_live_run_does_not_wait(tmp_path: Path, open_page: OpenPage) -> None:
     store = run_of(None, ends=False)
     put_steps(store, range(3))
     tg.view(store, save=tmp_path / "page.html")

@@ -40,9 +40,7 @@ def test_scalars_are_charted(open_page: OpenPage, serving: Serve) -> None:
     expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("steps 0 to 39"))
 
 
-def test_scalars_are_grouped_filtered_and_drawn_as_asked(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_scalars_can_be_grouped_filtered_and_restyled(tmp_path: Path, open_page: OpenPage) -> None:
     file = tmp_path / "run.glass"
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -85,7 +83,7 @@ def drawn_once_settled(chart: Locator, other_than: bytes = b"") -> bytes:
     return now
 
 
-def test_gradients_are_shown_along_the_depth(open_page: OpenPage, serving: Serve) -> None:
+def test_gradients_are_shown_by_depth(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url)
 
     page.get_by_role("button", name="Gradients").click()
@@ -95,7 +93,7 @@ def test_gradients_are_shown_along_the_depth(open_page: OpenPage, serving: Serve
     expect(page.get_by_test_id("details").get_by_role("heading")).to_contain_text("Linear")
 
 
-def test_a_finding_leads_to_its_place_and_step(open_page: OpenPage, serving: Serve) -> None:
+def test_a_finding_links_to_its_module_and_step(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(training()).url)
 
     page.get_by_role("button", name="Findings").click()
@@ -123,7 +121,7 @@ def test_a_finding_opens_its_series_at_its_step(open_page: OpenPage, serving: Se
     expect(page.get_by_test_id("finding").first).to_be_visible()
 
 
-def test_a_finding_leads_to_the_call_that_it_is_about(open_page: OpenPage, serving: Serve) -> None:
+def test_a_finding_links_to_its_call(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(called_twice()).url)
     page.get_by_role("button", name="Findings").click()
 
@@ -138,7 +136,7 @@ def test_a_finding_leads_to_the_call_that_it_is_about(open_page: OpenPage, servi
     expect(page.locator(".box.op")).to_have_class(re.compile("selected"))
 
 
-def test_numbers_of_the_whole_run_have_names_in_words(open_page: OpenPage, serving: Serve) -> None:
+def test_built_in_scalars_have_readable_names(open_page: OpenPage, serving: Serve) -> None:
     names = ("lr.1", "grad_scale", "ranks.slowest", "my own")
     page = open_page(serving(scalars({name: {0: 1.0} for name in names})).url)
 
@@ -148,7 +146,7 @@ def test_numbers_of_the_whole_run_have_names_in_words(open_page: OpenPage, servi
     expect(page.locator(".plot-card b")).to_have_text(words)
 
 
-def test_the_time_of_a_traced_pass_is_a_flame(open_page: OpenPage, serving: Serve) -> None:
+def test_a_traced_pass_is_drawn_as_a_flame_graph(open_page: OpenPage, serving: Serve) -> None:
     calls = [make.call(0), make.call(1, "embed", parent=0)]
     ops = [make.op(0, "embedding", call=1, start_ns=10, end_ns=90)]
     page = open_page(serving(run_of(transformer(), make.trace(ops, calls))).url)
@@ -169,7 +167,7 @@ class Softmax(nn.Module):
         return torch.softmax(x, -1)  # selected
 
 
-def test_a_selected_operation_of_a_trace_tells_its_name_values_and_line(
+def test_selecting_a_traced_op_shows_its_name_values_and_source_line(
     open_page: OpenPage, tmp_path: Path
 ) -> None:
     trace = tg.trace(Softmax(), torch.ones(2, 4))
@@ -184,9 +182,7 @@ def test_a_selected_operation_of_a_trace_tells_its_name_values_and_line(
     expect(details.locator(".line.here")).to_contain_text("# selected")
 
 
-def test_a_profile_has_a_view_of_the_time_that_modules_take(
-    open_page: OpenPage, tmp_path: Path
-) -> None:
+def test_a_profile_has_a_view_of_time_per_module(open_page: OpenPage, tmp_path: Path) -> None:
     profile = tg.profile(Softmax(), torch.ones(2, 4), warmup=0, repeats=2)
     page = open_page(tg.view(profile, save=tmp_path / "profile.html").as_uri(), offline=True)
 
@@ -196,9 +192,7 @@ def test_a_profile_has_a_view_of_the_time_that_modules_take(
     expect(page.get_by_role("status")).to_contain_text("median of the timed runs")
 
 
-def test_gradients_are_read_under_the_mouse_and_beside_another_run(
-    open_page: OpenPage, serving: Serve
-) -> None:
+def test_hovering_reads_gradients_also_in_a_comparison(open_page: OpenPage, serving: Serve) -> None:
     server = serving(training(), training(30, run=run_named("other")))
     page = open_page(f"{server.url}#view=gradients&compare=1")
     said = page.get_by_role("region", name="Gradients").get_by_role("status")
@@ -210,7 +204,7 @@ def test_gradients_are_read_under_the_mouse_and_beside_another_run(
     expect(page.locator("table.layers tr").first.locator("td.number")).to_have_count(2)
 
 
-def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) -> None:
+def test_activation_images_are_drawn(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(run_of(transformer(), pictures())).url)
 
     page.get_by_role("button", name="Activations").click()
@@ -222,7 +216,7 @@ def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) 
 
 
 @pytest.mark.parametrize("channels", [3, 8, 20])
-def test_tiles_that_no_channel_is_in_are_empty(
+def test_tiles_without_a_channel_are_empty(
     channels: int, open_page: OpenPage, serving: Serve, tmp_path: Path
 ) -> None:
     model, file = torch.nn.Conv2d(1, channels, 1), tmp_path / "run.glass"
@@ -278,7 +272,7 @@ def test_new_steps_arrive_while_the_run_is_written(
     expect(page.get_by_test_id("state")).to_have_text("finished")
 
 
-def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) -> None:
+def test_a_graph_that_arrives_later_is_shown(open_page: OpenPage, serving: Serve) -> None:
     store = run_of(transformer(), ends=False)
     page = open_page(serving(store).url + "#view=graph")
     expect(page.get_by_test_id("box")).to_have_count(3)
@@ -288,7 +282,9 @@ def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) 
     expect(page.get_by_test_id("box")).to_have_count(5)
 
 
-def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) -> None:
+def test_the_view_stays_at_an_earlier_step_when_new_steps_arrive(
+    open_page: OpenPage, serving: Serve
+) -> None:
     store = run_of(transformer(), ends=False)
     put_training(store, range(10))
     page = open_page(serving(store).url)
@@ -302,7 +298,7 @@ def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) 
     expect(page.get_by_test_id("step")).to_have_text("step 19")
 
 
-def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
+def test_a_disconnected_page_says_how_to_open_the_file_again(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     sink = file_of(tmp_path / "run.glass", transformer())
@@ -319,7 +315,7 @@ def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
     sink.close()
 
 
-def test_nan_gradients_are_marked_and_layers_stand_in_the_order_in_which_they_run(
+def test_nan_gradients_are_marked_and_layers_are_in_execution_order(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
     class Swapped(nn.Module):
@@ -352,7 +348,7 @@ def test_nan_gradients_are_marked_and_layers_stand_in_the_order_in_which_they_ru
     server.close()
 
 
-def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
+def test_a_disconnected_page_says_so_and_keeps_its_data(
     open_page: OpenPage, serving: Serve
 ) -> None:
     store = run_of(transformer(), ends=False)

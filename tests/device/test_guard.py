@@ -47,7 +47,7 @@ def guarded_step(kind: str, *, cheap: bool = False) -> Guard:
 
 @pytest.mark.parametrize("cheap", [False, True])
 @pytest.mark.parametrize(("kind", "phase"), [("forward", "forward"), ("backward", "backward")])
-def test_the_op_behind_the_first_nan_is_named(kind: str, phase: str, cheap: bool) -> None:
+def test_the_op_that_produced_the_first_nan_is_named(kind: str, phase: str, cheap: bool) -> None:
     first = guarded_step(kind, cheap=cheap).first
 
     assert first is not None
@@ -66,13 +66,13 @@ def test_an_op_outside_of_the_model_is_named() -> None:
     assert first.source.function == "guarded_step"
 
 
-def test_it_raises_in_the_forward() -> None:
+def test_the_guard_raises_in_the_forward() -> None:
     model = Bad("forward").to("cuda:0")
     with tg.guard(model), pytest.raises(tg.NonFiniteError, match="sqrt"):
         model(batch()[0])
 
 
-def test_a_mask_is_no_finding_and_its_batch_runs_again_only_once() -> None:
+def test_a_mask_is_not_a_finding_and_its_batch_is_rerun_once() -> None:
     model, (x, _) = Bad("mask").to("cuda:0"), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     launches = []
@@ -86,7 +86,7 @@ def test_a_mask_is_no_finding_and_its_batch_runs_again_only_once() -> None:
     assert launches[-1] == launches[-2]
 
 
-def test_a_parameter_that_an_update_spoils_is_named() -> None:
+def test_a_parameter_broken_by_an_update_is_named() -> None:
     model, (x, y) = mlp(count=2), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=float("inf"))
     with tg.guard(model, on="record") as found:
@@ -95,7 +95,7 @@ def test_a_parameter_that_an_update_spoils_is_named() -> None:
     assert found.first.op == "SGD.step"
 
 
-def test_outputs_and_gradients_stay_the_same_to_the_bit() -> None:
+def test_outputs_and_gradients_are_bit_identical() -> None:
     results = []
     for is_guarded in (False, True):
         model, (x, y) = mlp(count=5), batch()
@@ -111,7 +111,7 @@ def test_outputs_and_gradients_stay_the_same_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("cheap", [False, True])
-def test_nothing_is_called_while_a_graph_is_captured(cheap: bool) -> None:
+def test_no_device_call_is_made_during_graph_capture(cheap: bool) -> None:
     model, (x, y) = mlp(count=5), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
     with DeviceCounter() as plain:
@@ -125,7 +125,7 @@ def test_nothing_is_called_while_a_graph_is_captured(cheap: bool) -> None:
         train_step(model, optimizer, x, y)
 
 
-def test_a_scaled_overflow_that_the_scaler_skips_is_no_finding() -> None:
+def test_an_overflow_skipped_by_the_grad_scaler_is_not_a_finding() -> None:
     model, (x, y) = mlp(count=2), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**127)

@@ -27,7 +27,7 @@ def test_a_trace_with_random_ops_is_replayed_to_the_bit(device: str) -> None:
     assert not found.differing
 
 
-def test_the_users_peak_of_the_allocator_stays() -> None:
+def test_the_allocator_peak_of_the_user_is_not_reset() -> None:
     large = torch.empty(1 << 24, device="cuda:0")
     del large
     gc.collect()
@@ -42,7 +42,7 @@ def test_the_users_peak_of_the_allocator_stays() -> None:
     assert torch.cuda.max_memory_reserved("cuda:0") >= reserved
 
 
-def test_the_allocator_says_what_it_reserved_by_pool_and_what_is_lost() -> None:
+def test_reserved_and_fragmented_memory_is_reported_by_pool() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 40, device="cuda:0")
     first = nn.Linear(1024, 1024)
@@ -84,7 +84,7 @@ def test_failed_and_repeated_allocations_of_the_step_are_counted() -> None:
     assert "1 allocation of the step retried with an emptied cache, 1 failed" in str(taken)
 
 
-def test_statistics_of_an_allocator_are_only_on_a_device_that_has_them() -> None:
+def test_allocator_statistics_exist_only_on_supported_devices() -> None:
     taken = tg.memory(mlp("cpu", 2), batch("cpu")[0])
     predicted = tg.memory(mlp(count=2), batch()[0], fake=True)
 
@@ -96,7 +96,7 @@ def test_statistics_of_an_allocator_are_only_on_a_device_that_has_them() -> None
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adamw"])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_a_predicted_step_takes_what_a_measured_one_takes(optimizer: str, device: str) -> None:
+def test_a_predicted_step_takes_the_memory_of_a_measured_one(optimizer: str, device: str) -> None:
     model, (x, _) = mlp(device, 10), batch(device)
 
     predicted = tg.memory(model, x, optimizer=optimizer, fake=True)
@@ -105,7 +105,7 @@ def test_a_predicted_step_takes_what_a_measured_one_takes(optimizer: str, device
 
 
 @pytest.mark.parametrize("has_float64", [True, False])
-def test_a_histogram_of_the_explorer_needs_no_float64_and_no_default_device(
+def test_an_explorer_histogram_needs_no_float64_or_default_device(
     has_float64: bool,
 ) -> None:
     tensor = torch.arange(100.0, device="cuda:0")
@@ -167,7 +167,7 @@ def test_an_offloaded_trace_takes_no_device_memory_and_does_not_wait() -> None:
         assert torch.equal(tensor, tensor_of(expected, op).cpu())
 
 
-def test_an_offloaded_trace_has_tensors_from_before_they_were_overwritten() -> None:
+def test_an_offloaded_trace_has_the_values_before_in_place_ops() -> None:
     class InPlace(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x + 1

@@ -11,7 +11,7 @@ from tests.device import simulated_cuda
 from tests.device.counter import DeviceCounter
 
 
-def test_a_value_that_is_read_makes_the_host_wait_once() -> None:
+def test_reading_a_value_synchronizes_the_host_once() -> None:
     x = torch.ones(4, device="cuda:1")
     with DeviceCounter() as seen:
         assert x.sum().item() == 4
@@ -42,7 +42,7 @@ def test_pinned_memory_may_be_freed_before_its_copies_arrive() -> None:
     assert not any(other.any() for other in others)
 
 
-def test_waiting_while_a_graph_is_captured_is_an_error() -> None:
+def test_synchronizing_during_graph_capture_is_an_error() -> None:
     x = torch.ones(4, device="cuda:0")
     simulated_cuda.device.set_capturing(True)
     try:
@@ -53,7 +53,7 @@ def test_waiting_while_a_graph_is_captured_is_an_error() -> None:
     assert seen.forbidden.total() == 1
 
 
-def test_two_streams_without_an_order_race() -> None:
+def test_two_unsynchronized_streams_race() -> None:
     x = torch.ones(4, device="cuda:0")
     side: Any = torch.Stream("cuda:0")
     with DeviceCounter() as seen:
@@ -64,7 +64,7 @@ def test_two_streams_without_an_order_race() -> None:
     torch.cuda.synchronize()
 
 
-def test_a_backward_runs_in_a_thread_of_autograd_and_gives_the_same_gradient() -> None:
+def test_a_backward_runs_in_an_autograd_thread_with_the_same_gradient() -> None:
     def gradient(device: str) -> torch.Tensor:
         torch.manual_seed(0)
         layer = torch.nn.Linear(5, 3).to(device)
@@ -75,7 +75,7 @@ def test_a_backward_runs_in_a_thread_of_autograd_and_gives_the_same_gradient() -
     assert torch.equal(gradient("cuda:0"), gradient("cpu"))
 
 
-def test_a_copy_between_devices_makes_both_wait_for_each_other() -> None:
+def test_a_copy_between_devices_synchronizes_both() -> None:
     x = torch.ones(4, device="cuda:0")
     torch.cuda.synchronize("cuda:0")
     torch.cuda.synchronize("cuda:1")

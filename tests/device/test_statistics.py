@@ -81,7 +81,7 @@ def truth(tensor: torch.Tensor) -> Stats:
 
 @pytest.mark.parametrize("reader", [HistogramReader(), StatisticsReader("full")])
 @pytest.mark.parametrize("name", TRUTH)
-def test_statistics_are_within_a_hundred_thousandth_of_the_truth(
+def test_device_statistics_are_exact_to_1e_5(
     name: str, reader: HistogramReader | StatisticsReader
 ) -> None:
     view = VIEWS.get(name, torch.Tensor.detach)
@@ -101,7 +101,7 @@ def test_statistics_are_within_a_hundred_thousandth_of_the_truth(
     assert found.mean == pytest.approx(exact.mean, rel=1e-5, abs=near, nan_ok=True)
 
 
-def test_a_histogram_of_a_device_is_that_of_the_host() -> None:
+def test_histograms_on_device_and_host_are_equal() -> None:
     for tensor in (normal(3000), normal(3000).bfloat16(), torch.arange(1000)):
         made = []
         for place in ("cpu", "cuda:0"):
@@ -114,7 +114,7 @@ def test_a_histogram_of_a_device_is_that_of_the_host() -> None:
         assert made[0] == made[1]
 
 
-def test_a_thousand_tensors_of_any_shape_arrive_in_one_copy_and_no_wait() -> None:
+def test_a_thousand_tensors_arrive_in_one_copy_without_a_wait() -> None:
     reader = HistogramReader()
     tensors = [normal(1 + number % 7, 64).to("cuda:0") for number in range(1000)]
     large = normal(1 << 20).to("cuda:0")
@@ -131,7 +131,7 @@ def test_a_thousand_tensors_of_any_shape_arrive_in_one_copy_and_no_wait() -> Non
     assert all(reading is not None and reading.histogram is not None for reading in readings)
 
 
-def test_a_tensor_is_read_as_it_was_then_on_the_stream_that_made_it() -> None:
+def test_a_tensor_is_read_on_its_stream_with_its_values_at_that_time() -> None:
     reader, tensor = HistogramReader(), torch.zeros(3, device="cuda:0")
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -151,7 +151,7 @@ def test_a_tensor_is_read_as_it_was_then_on_the_stream_that_made_it() -> None:
     assert (before.stats.max, after.stats.max) == (0.0, 5.0)
 
 
-def test_norms_are_the_lengths_of_the_samples_of_a_batch() -> None:
+def test_norms_are_computed_per_sample_of_a_batch() -> None:
     for shape in ((5, 4), (3, 2, 2), (7,), (64, 3, 64, 64)):
         reader, tensor = HistogramReader(), normal(*shape)
         reading = reader.read_once(tensor.to("cuda:0"), norms=True)

@@ -34,7 +34,7 @@ def slow_kernels(nanoseconds: int = KERNEL_NS) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
-def test_a_profile_has_the_time_of_the_kernels(device: str) -> None:
+def test_a_profile_has_kernel_times(device: str) -> None:
     model, (x, _) = mlp(device, 10), batch(device)
     with slow_kernels():
         profile = tg.profile(model, x, warmup=1, repeats=2, backward=False)
@@ -44,7 +44,7 @@ def test_a_profile_has_the_time_of_the_kernels(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
-def test_a_record_has_the_time_of_the_kernels_and_not_of_our_own(device: str) -> None:
+def test_a_recording_has_kernel_times_without_our_own_kernels(device: str) -> None:
     model, (x, _) = mlp(device, 10), batch(device)
     long = 50 * KERNEL_NS
     with slow_kernels(long), torch.no_grad(), tg.record(model) as recording:
@@ -59,7 +59,7 @@ def test_a_record_has_the_time_of_the_kernels_and_not_of_our_own(device: str) ->
     assert total == 21 * long
 
 
-def test_an_inspection_has_the_time_of_the_kernels_forward_and_backward() -> None:
+def test_an_inspection_has_kernel_times_forward_and_backward() -> None:
     model, (x, _) = mlp("cuda:1", 10), batch("cuda:1")
     with slow_kernels():
         found = tg.inspect(model, x, backward=True)
@@ -141,7 +141,7 @@ class Forked(nn.Module):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_what_runs_on_two_streams_at_the_same_time_counts_once(backward: bool) -> None:
+def test_overlapping_work_on_two_streams_is_counted_once(backward: bool) -> None:
     model, (x, _) = Forked().to("cuda:1"), batch("cuda:1")
     long = 50 * KERNEL_NS
     with slow_kernels(long):
@@ -155,7 +155,7 @@ def test_what_runs_on_two_streams_at_the_same_time_counts_once(backward: bool) -
     assert 5 * long <= times_of(profile, "")[0] < 9 * long
 
 
-def test_a_model_on_the_host_makes_no_call_to_a_device() -> None:
+def test_a_cpu_model_makes_no_device_call() -> None:
     model, (x, y) = mlp("cpu", 10), batch("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with DeviceCounter() as seen:
@@ -170,7 +170,7 @@ def test_a_model_on_the_host_makes_no_call_to_a_device() -> None:
 
 
 @pytest.mark.parametrize("level", ["shapes", "cheap", "full"])
-def test_nothing_is_recorded_while_a_graph_is_captured(level: str) -> None:
+def test_nothing_is_recorded_during_graph_capture(level: str) -> None:
     model, (x, _) = mlp(count=5), batch()
     with DeviceCounter() as plain, torch.no_grad():
         model(x)
@@ -185,7 +185,7 @@ def test_nothing_is_recorded_while_a_graph_is_captured(level: str) -> None:
     assert not seen.forbidden
 
 
-def test_the_time_of_a_recomputation_counts_once() -> None:
+def test_recomputation_time_is_counted_once() -> None:
     model, (x, _) = Checkpointed().to("cuda:0"), batch("cuda:0")
     with slow_kernels():
         found = tg.inspect(model, x, backward=True)
@@ -197,7 +197,7 @@ def test_the_time_of_a_recomputation_counts_once() -> None:
     assert sum(part.self_ns for part in parts if part is not None) == whole.total_ns
 
 
-def test_a_model_without_parameters_is_timed_where_its_inputs_are() -> None:
+def test_a_model_without_parameters_is_timed_on_the_device_of_its_inputs() -> None:
     with slow_kernels(), tg.record(model := nn.ReLU()) as recording:
         model(batch("cuda:1")[0])
         assert recording[""].totals.total_ns >= KERNEL_NS

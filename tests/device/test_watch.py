@@ -78,7 +78,7 @@ def assert_same_values(one: SavedRun, other: SavedRun, *, rel: float = 1e-5) -> 
             ), f"{series} {field}"
 
 
-def test_a_device_records_the_series_and_the_values_of_the_host(tmp_path: Path) -> None:
+def test_a_device_records_the_same_series_and_values_as_the_host(tmp_path: Path) -> None:
     on_host = mlp_run(tmp_path / "host.glass", "cpu")
     on_device = mlp_run(tmp_path / "device.glass", "cuda:1")
 
@@ -86,7 +86,7 @@ def test_a_device_records_the_series_and_the_values_of_the_host(tmp_path: Path) 
     assert_same_values(on_host, on_device)
 
 
-def test_a_watched_training_ends_with_the_same_weights() -> None:
+def test_watched_training_ends_with_the_same_weights() -> None:
     weights = []
     for is_watched in (False, True):
         model, (x, y) = mlp(count=5), batch()
@@ -119,7 +119,7 @@ def test_a_logged_step_waits_once_and_a_forward_never(tmp_path: Path) -> None:
             assert (forward.waits, rest.waits) == (0, 1)
 
 
-def test_the_values_of_a_step_are_there_one_step_later(tmp_path: Path) -> None:
+def test_the_values_of_a_step_are_available_one_step_later(tmp_path: Path) -> None:
     model, (x, y) = mlp(count=5), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     path = tmp_path / "run.glass"
@@ -132,7 +132,7 @@ def test_the_values_of_a_step_are_there_one_step_later(tmp_path: Path) -> None:
                 assert number - 2 in tg.open(path)["loss"].steps
 
 
-def test_a_device_that_is_far_behind_is_not_waited_for_in_a_step(tmp_path: Path) -> None:
+def test_a_step_does_not_wait_for_a_device_that_is_far_behind(tmp_path: Path) -> None:
     model, (x, y) = mlp(count=5), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     torch.cuda.synchronize()
@@ -189,7 +189,7 @@ class Checkpointed(nn.Module):
         return result
 
 
-def test_what_a_checkpoint_recomputes_in_another_thread_has_all_series(tmp_path: Path) -> None:
+def test_checkpoint_recomputation_in_another_thread_has_all_series(tmp_path: Path) -> None:
     runs = []
     for device in ("cpu", "cuda:0"):
         model, (x, y) = Checkpointed().to(device), batch(device)
@@ -200,7 +200,7 @@ def test_what_a_checkpoint_recomputes_in_another_thread_has_all_series(tmp_path:
     assert_same_values(*runs)
 
 
-def test_what_a_checkpoint_recomputes_is_recorded_inspected_and_counted() -> None:
+def test_checkpoint_recomputation_is_recorded_inspected_and_counted() -> None:
     found = []
     for device in ("cpu", "cuda:0"):
         model, (x, _) = Checkpointed().to(device), batch(device)
@@ -215,7 +215,7 @@ def test_what_a_checkpoint_recomputes_is_recorded_inspected_and_counted() -> Non
     assert found[1][2] > 0
 
 
-def test_a_training_on_a_side_stream_has_no_race(tmp_path: Path) -> None:
+def test_training_on_a_side_stream_has_no_race(tmp_path: Path) -> None:
     (x, y), model = batch(), mlp(count=5)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.cuda.synchronize()
@@ -235,7 +235,7 @@ def test_a_training_on_a_side_stream_has_no_race(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kinds", [ALL_KINDS, ("updates",), ("activations",), ("optimizer",)])
-def test_nothing_is_called_while_a_graph_is_captured(
+def test_no_device_call_is_made_during_graph_capture(
     tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:
     model, (x, y) = mlp(count=5), batch()
@@ -263,7 +263,9 @@ def test_a_device_without_float64_has_the_same_values(tmp_path: Path) -> None:
     assert_same_values(on_host, on_device, rel=1e-4)
 
 
-def test_a_default_device_and_deterministic_algorithms_change_nothing(tmp_path: Path) -> None:
+def test_a_default_device_and_deterministic_algorithms_do_not_change_results(
+    tmp_path: Path,
+) -> None:
     on_host = mlp_run(tmp_path / "host.glass", "cpu")
     torch.set_default_device("cuda:0")
     torch.use_deterministic_algorithms(True)
@@ -276,7 +278,7 @@ def test_a_default_device_and_deterministic_algorithms_change_nothing(tmp_path: 
     assert_same_values(on_host, on_device)
 
 
-def test_the_scale_of_a_grad_scaler_is_taken_out_without_a_wait(tmp_path: Path) -> None:
+def test_gradients_are_unscaled_without_a_wait(tmp_path: Path) -> None:
     gradients = []
     for scale in (1.0, 1024.0):
         model, (x, y) = mlp(count=5), batch()

@@ -35,7 +35,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_sharded_model_frees_its_gathered_weights_and_is_traced_all_the_same(
+def test_a_sharded_model_that_frees_gathered_weights_is_traced(
     tmp_path: Path,
 ) -> None:
     for rank in run_ranks(2, SHARDED, str(tmp_path)):

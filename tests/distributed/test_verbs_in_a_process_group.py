@@ -105,7 +105,7 @@ torch.distributed.destroy_process_group()
         pytest.param("DistributedDataParallel", marks=pytest.mark.slow),
     ],
 )
-def test_a_training_goes_on_after_each_verb_as_without_it(kind: str) -> None:
+def test_training_after_each_function_is_unchanged(kind: str) -> None:
     (rank,) = run_ranks(1, PROGRAM, kind)
 
     assert rank.returncode == 0, rank.stderr
@@ -113,7 +113,7 @@ def test_a_training_goes_on_after_each_verb_as_without_it(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_weights_on_two_processes_are_sharded_as_before() -> None:
+def test_weights_on_two_processes_stay_sharded() -> None:
     for rank in run_ranks(2, PROGRAM, "fully_shard"):
         assert rank.returncode == 0, rank.stderr
         assert rank.stdout.split() == ["same"]

@@ -152,14 +152,14 @@ def test_each_rank_writes_its_own_file(two_ranks: Path) -> None:
             assert run["0.weight.grad"].steps.tolist() == [0, 1, 2]
 
 
-def test_parameter_gradients_are_those_after_the_ranks_agreed(two_ranks: Path) -> None:
+def test_parameter_gradients_are_recorded_after_the_all_reduce(two_ranks: Path) -> None:
     with tg.open(two_ranks / "0.glass") as one, tg.open(two_ranks / "1.glass") as other:
         for label in ("0.weight.grad", "2.weight"):
             assert one[label].values == pytest.approx(other[label].values, rel=1e-5), label
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_first_rank_has_the_numbers_of_all(tmp_path: Path, ranks: int) -> None:
+def test_rank_0_has_the_statistics_of_all_ranks(tmp_path: Path, ranks: int) -> None:
     train(tmp_path, ranks, reduce="all")
 
     everything = np.concatenate([np.arange(32.0) + 100 * rank for rank in range(ranks)])
@@ -177,7 +177,7 @@ def test_the_first_rank_has_the_numbers_of_all(tmp_path: Path, ranks: int) -> No
         assert set(run["ranks.slowest"].values.tolist()) <= set(range(ranks))
 
 
-def test_numbers_that_one_rank_logs_do_not_mix_up_the_steps_of_all(tmp_path: Path) -> None:
+def test_values_logged_on_one_rank_do_not_shift_steps_of_the_others(tmp_path: Path) -> None:
     for rank in run_ranks(2, LOGGED_ON_ONE, str(tmp_path)):
         assert rank.returncode == 0, rank.stderr
         assert "records" not in rank.stderr
@@ -199,7 +199,7 @@ def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:
     assert of_input.message == "`input.0` has NaN or Inf on rank 3 of 4 (since step 0)"
 
 
-def test_shards_are_measured_where_they_lie_and_add_up_to_the_whole(tmp_path: Path) -> None:
+def test_shards_are_measured_locally_and_merge_to_the_whole(tmp_path: Path) -> None:
     import torch
 
     done = run_ranks(2, SHARDED, str(tmp_path))
@@ -216,7 +216,7 @@ def test_shards_are_measured_where_they_lie_and_add_up_to_the_whole(tmp_path: Pa
         assert run["0.weight.grad"].column("count").tolist() == [256.0] * 2
 
 
-def test_what_each_rank_wrote_is_there_when_one_was_killed(tmp_path: Path) -> None:
+def test_the_data_of_each_rank_is_kept_when_one_is_killed(tmp_path: Path) -> None:
     codes = train(tmp_path, 2, victim=1, steps=6)
 
     assert codes[1] == -9
@@ -227,7 +227,7 @@ def test_what_each_rank_wrote_is_there_when_one_was_killed(tmp_path: Path) -> No
         assert not run.finished
 
 
-def test_the_first_rank_goes_on_alone_when_another_was_killed(tmp_path: Path) -> None:
+def test_rank_0_continues_alone_when_another_rank_is_killed(tmp_path: Path) -> None:
     codes = train(tmp_path, 2, reduce="all", victim=1, steps=6)
 
     assert codes == [0, -9]
@@ -248,7 +248,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_ranks_of_a_training_know_that_they_belong_together(together: Path) -> None:
+def test_the_ranks_of_a_run_share_a_group_id(together: Path) -> None:
     files = sorted(together.glob("*.glass"))
     assert [file.name[15:] for file in files] == ["-Linear-rank0.glass", "-Linear-rank1.glass"]
     assert files[0].name[:15] == files[1].name[:15]
@@ -256,7 +256,7 @@ def test_the_ranks_of_a_training_know_that_they_belong_together(together: Path) 
         assert one.run.group == other.run.group != ""
 
 
-def test_ranks_keep_how_long_their_forwards_took(together: Path) -> None:
+def test_ranks_record_their_forward_times(together: Path) -> None:
     for file in together.glob("*.glass"):
         with tg.open(file) as run:
             forward, step = (run[name].values.ravel() for name in ("time.forward", "time.step"))
@@ -264,7 +264,7 @@ def test_ranks_keep_how_long_their_forwards_took(together: Path) -> None:
             assert (forward < step).all()
 
 
-def test_ranks_whose_numbers_go_to_the_first_write_no_file(tmp_path: Path) -> None:
+def test_ranks_reduced_to_rank_0_write_no_file(tmp_path: Path) -> None:
     done = run_ranks(2, TOGETHER, str(tmp_path), "reduce")
 
     assert [each.returncode for each in done] == [0, 0], done[0].stderr

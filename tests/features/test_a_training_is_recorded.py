@@ -28,7 +28,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:
+def test_a_run_can_be_read_without_torch_installed(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     file = tmp_path / "today.glass"
     with tg.watch(model, log=["params", "params_grad"], save=file) as watcher:
@@ -52,7 +52,7 @@ def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_is_looked_at_while_the_training_goes_on(tmp_path: Path) -> None:
+def test_a_run_can_be_read_during_training(tmp_path: Path) -> None:
     model = nn.Linear(3, 1)
     file = tmp_path / "live.glass"
 

@@ -42,7 +42,7 @@ class Squares(nn.Module):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_in_a_compiled_forward_a_name_does_nothing(fullgraph: bool, in_place: bool) -> None:
+def test_attach_does_nothing_in_a_compiled_forward(fullgraph: bool, in_place: bool) -> None:
     torch.compiler.reset()
     part = Squares()
     model = nn.Sequential(nn.Linear(4, 4), part)
@@ -60,7 +60,7 @@ def test_in_a_compiled_forward_a_name_does_nothing(fullgraph: bool, in_place: bo
     assert not any("hidden" in label for label in seen.labels)
 
 
-def test_a_leaf_with_a_name_keeps_its_gradient() -> None:
+def test_an_attached_leaf_keeps_its_gradient() -> None:
     leaf = torch.ones(4, requires_grad=True)
     model = Names(lambda own, hidden: hidden * attach(leaf, own, "leaf"))
 
@@ -71,7 +71,7 @@ def test_a_leaf_with_a_name_keeps_its_gradient() -> None:
     assert {"leaf", "leaf.grad"} <= seen.labels
 
 
-def test_a_parameter_with_a_name_stays_a_parameter() -> None:
+def test_an_attached_parameter_stays_a_parameter() -> None:
     given = []
 
     def name_weight(own: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_a_parameter_with_a_name_stays_a_parameter() -> None:
     assert "named" in seen.labels
 
 
-def test_what_was_made_without_gradients_can_be_written_in_place_with_a_name() -> None:
+def test_a_tensor_attached_under_no_grad_can_be_modified_in_place() -> None:
     def write(own: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             named = attach(hidden, own, "hidden")
@@ -116,7 +116,7 @@ def test_what_was_made_without_gradients_can_be_written_in_place_with_a_name() -
     ],
     ids=["sparse", "csr", "nested"],
 )
-def test_a_tensor_that_has_no_views_can_have_a_name(
+def test_a_tensor_type_without_views_can_be_attached(
     make: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     model = Names(lambda own, hidden: attach(make(hidden), own, "named"))
@@ -127,7 +127,7 @@ def test_a_tensor_that_has_no_views_can_have_a_name(
     assert result.layout is make(torch.ones(3, 4)).layout
 
 
-def test_a_name_may_be_any_object() -> None:
+def test_an_attached_name_can_be_any_object() -> None:
     model = Names(lambda own, hidden: attach(hidden, own, 3))  # type: ignore[arg-type]
 
     with watching(model) as seen:
@@ -136,7 +136,7 @@ def test_a_name_may_be_any_object() -> None:
     assert {"3", "3.grad"} <= seen.labels
 
 
-def test_a_name_that_breaks_is_missed_and_the_forward_goes_on() -> None:
+def test_a_name_whose_str_raises_is_reported_and_the_forward_continues() -> None:
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError("has no name")
@@ -147,7 +147,7 @@ def test_a_name_that_breaks_is_missed_and_the_forward_goes_on() -> None:
         assert model(torch.randn(3, 4)).shape == (3, 4)
 
 
-def test_a_name_in_an_eval_pass_is_a_node_of_the_graph() -> None:
+def test_a_tensor_attached_in_an_eval_pass_is_in_the_graph() -> None:
     model = Squares().eval()
 
     with watching(model) as seen, torch.no_grad():

@@ -36,7 +36,7 @@ class Logarithm(nn.Module):
         return torch.log(x * 0)
 
 
-def test_a_bad_batch_is_run_again_with_the_same_random_numbers() -> None:
+def test_a_bad_batch_is_rerun_with_the_same_random_state() -> None:
     torch.manual_seed(0)
     model = Unlucky()
     batches = torch.randn(40, 8, 4)
@@ -52,7 +52,7 @@ def test_a_bad_batch_is_run_again_with_the_same_random_numbers() -> None:
     assert first.facts["inf"] == int(torch.isinf(bad[0]).sum())
 
 
-def test_running_it_again_leaves_no_trace() -> None:
+def test_rerunning_a_batch_does_not_change_training() -> None:
     batches = torch.randn(40, 8, 4)
 
     def train(cheap: bool) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ def test_running_it_again_leaves_no_trace() -> None:
         assert torch.equal(one, other) or torch.equal(one.isnan(), other.isnan())
 
 
-def test_it_raises_where_the_model_was_called() -> None:
+def test_a_cheap_guard_raises_at_the_model_call() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1))
     with torch.no_grad():
         model.get_parameter("0.weight")[0, 0] = float("nan")
@@ -107,7 +107,7 @@ def test_a_bad_gradient_is_found_before_the_optimizer_uses_it() -> None:
     assert model.fc.weight.grad is gradient
 
 
-def test_inputs_that_the_model_wrote_over_are_not_run_again() -> None:
+def test_inputs_the_model_overwrote_are_not_rerun() -> None:
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x.sub_(1).sqrt()
@@ -120,7 +120,7 @@ def test_inputs_that_the_model_wrote_over_are_not_run_again() -> None:
     assert "its inputs were overwritten" in guarded.findings[0].message
 
 
-def test_a_gradient_that_a_known_op_spoiled_is_not_called_unexplained() -> None:
+def test_a_gradient_broken_by_a_known_op_is_explained() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Logarithm())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -131,7 +131,7 @@ def test_a_gradient_that_a_known_op_spoiled_is_not_called_unexplained() -> None:
     assert [finding.op for finding in guarded.findings] == ["log"]
 
 
-def test_a_gradient_that_only_the_loss_spoiled_is_told_with_the_line_of_the_update() -> None:
+def test_a_gradient_broken_by_the_loss_names_the_line_of_the_update() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 

@@ -35,13 +35,13 @@ def test_parameter_statistics_count_a_tied_weight_once() -> None:
     }
 
 
-def test_parameter_statistics_know_the_size_of_an_element() -> None:
+def test_parameter_statistics_use_the_element_size() -> None:
     model = nn.Linear(3, 4, dtype=torch.bfloat16)
 
     assert rp.get_parameter_statistics(model)["memory_usage"] == 16 * 2
 
 
-def test_memory_is_told_for_each_parameter() -> None:
+def test_memory_is_reported_for_each_parameter() -> None:
     assert rp.analyze_memory_usage(Tied()) == {
         "embed.weight": 3200,
         "norm.weight": 32,
@@ -50,7 +50,7 @@ def test_memory_is_told_for_each_parameter() -> None:
 
 
 @pytest.mark.parametrize("make", [Tied, lambda: nn.TransformerEncoderLayer(8, 2), nn.ReLU])
-def test_the_numbers_are_those_of_torch_itself(make: Any) -> None:
+def test_parameter_counts_and_bytes_match_torch(make: Any) -> None:
     model: nn.Module = make()
     parameters = dict(model.named_parameters())
 
@@ -82,12 +82,12 @@ def test_an_unknown_format_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("explore", [rp.explore, rp.explore_model, rp.explore_torch_module])
-def test_the_explorers_say_what_to_do_without_a_terminal(explore: Any) -> None:
+def test_without_a_terminal_the_explorers_say_what_to_do(explore: Any) -> None:
     with pytest.raises(errors.ViewError, match=r"terminal\. Use print\(tg.summary\(model\)\)"):
         explore(Tied())
 
 
-def test_a_configuration_has_the_defaults_of_the_document() -> None:
+def test_the_default_configuration_matches_the_specification() -> None:
     config = rp.ExplorerConfig()
 
     assert vars(config) == {
@@ -101,7 +101,7 @@ def test_a_configuration_has_the_defaults_of_the_document() -> None:
     }
 
 
-def test_a_configuration_chooses_what_an_export_shows() -> None:
+def test_a_configuration_selects_the_contents_of_an_export() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
     usual = rp.export_model_summary(model, config=rp.ExplorerConfig())
 
@@ -116,12 +116,12 @@ def test_a_configuration_chooses_what_an_export_shows() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"color_scheme": "neon"}, {"max_depth": -1}])
-def test_a_configuration_refuses_what_it_cannot_mean(wrong: dict[str, Any]) -> None:
+def test_a_configuration_refuses_invalid_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.ViewError, match=next(iter(wrong))):
         rp.ExplorerConfig(**wrong)
 
 
-def test_the_best_device_is_one_that_works() -> None:
+def test_the_best_device_is_usable() -> None:
     device = rp.select_torch_device()
 
     assert torch.ones(2, device=device).sum().item() == 2

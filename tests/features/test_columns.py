@@ -112,7 +112,7 @@ def test_an_arrow_table_has_every_value_of_a_run(folder: Path) -> None:
             assert rows.bin_first.dropna().tolist() == [one.first for one in bins]
 
 
-def test_ranks_that_are_read_as_one_have_the_same_columns(
+def test_merged_ranks_have_the_same_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -130,7 +130,7 @@ def test_ranks_that_are_read_as_one_have_the_same_columns(
     assert [sum(counts) for counts in weights.bin_counts] == [6, 6, 6]
 
 
-def test_a_parquet_file_is_read_without_us(folder: Path, tmp_path: Path) -> None:
+def test_a_parquet_file_is_readable_without_torchglass(folder: Path, tmp_path: Path) -> None:
     with tg.open(folder / "slow.glass") as run:
         path = run.to_parquet(tmp_path / "new" / "run.parquet")
         loss = run["loss"].values.tolist()
@@ -143,7 +143,7 @@ def test_a_parquet_file_is_read_without_us(folder: Path, tmp_path: Path) -> None
     assert [file.name for file in path.parent.iterdir()] == ["run.parquet"]
 
 
-def test_other_tools_take_a_run_as_it_is(folder: Path) -> None:
+def test_other_tools_accept_a_run_directly(folder: Path) -> None:
     with tg.open(folder / "slow.glass") as run:
         frame: Any = pl.DataFrame(run)
         found = duckdb.execute("SELECT count(*) FROM run").fetchall()
@@ -198,7 +198,7 @@ def exported(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("sql", QUERIES)
-def test_runs_and_parquet_files_answer_a_query_alike(
+def test_runs_and_parquet_files_give_the_same_query_results(
     folder: Path, exported: Path, sql: str
 ) -> None:
     answer = tg.query(sql, folder).entries
@@ -207,7 +207,7 @@ def test_runs_and_parquet_files_answer_a_query_alike(
     assert answer or "it''s" in sql
 
 
-def test_a_query_over_runs_finds_what_a_query_over_all_values_finds(folder: Path) -> None:
+def test_a_query_on_a_run_matches_a_query_on_its_arrow_table(folder: Path) -> None:
     with tg.open(folder / "slow.glass") as run:
         points = run.to_arrow()  # noqa: F841 - DuckDB finds it by its name
         for sql in QUERIES[1:5]:
@@ -235,7 +235,7 @@ def test_an_export_can_be_read_as_one_table(exported: Path) -> None:
         ("", "a query is one SELECT, not 0 statements"),
     ],
 )
-def test_a_query_that_is_wrong_or_would_write_is_told_in_one_line(
+def test_an_invalid_or_writing_query_is_a_one_line_error(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -252,7 +252,7 @@ def test_a_query_that_is_wrong_or_would_write_is_told_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_target_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_target_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", "SELECT 1 FROM points", "nowhere"]) == 2
 
     assert "no run file, folder or Parquet file nowhere" in capsys.readouterr().err
@@ -287,7 +287,7 @@ runpy.run_module("torchglass", run_name="__main__")
         ("pyarrow", ["export", ".", "--parquet", "out"], "pip install 'torchglass[arrow]'"),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_its_command(
+def test_a_missing_package_error_names_the_install_command(
     folder: Path, module: str, words: list[str], told: str
 ) -> None:
     code = MISSING.format(module=module, words=words)

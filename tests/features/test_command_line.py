@@ -97,7 +97,7 @@ def test_a_summary_shows_modules_and_totals(capsys: pytest.CaptureFixture[str]) 
     assert str(PARAMETERS) in table
 
 
-def test_json_comes_alone_on_stdout_even_if_the_users_code_prints() -> None:
+def test_stdout_has_only_json_even_if_user_code_prints() -> None:
     done = shell("summary", "net.py:Net", "--input", "2x7:long", "--json")
 
     assert json.loads(done.stdout)
@@ -128,7 +128,7 @@ def test_a_fake_forward_gives_the_same_table(capsys: pytest.CaptureFixture[str])
     assert fake == real
 
 
-def test_files_are_written_where_they_are_wanted(
+def test_output_files_are_written_to_the_given_paths(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["summary", "net.py:Net", "--html", "net.html", "--csv", "net.csv"]) == 0
@@ -141,7 +141,7 @@ def test_files_are_written_where_they_are_wanted(
         assert len(list(csv.DictReader(file))) == 7
 
 
-def test_a_dash_is_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dash_means_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", "net.py:Net", "--csv", "-"]) == 0
 
     assert len(list(csv.DictReader(capsys.readouterr().out.splitlines()))) == 7
@@ -179,7 +179,7 @@ def test_nothing_is_colored_in_a_pipe() -> None:
 
 
 @pytest.mark.slow
-def test_an_old_terminal_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ascii_terminal_gets_replacement_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 
     assert "conv1: Conv2d(3?8, 3?3) [224 params]" in shell("tree", "net.py:Picture").stdout
@@ -202,7 +202,9 @@ def test_each_command_explains_itself_by_example(
     assert f" torchglass {command} " in capsys.readouterr().out
 
 
-def test_the_help_groups_what_looks_and_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_groups_commands_that_show_and_commands_that_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--help"]) == 0
 
     text = capsys.readouterr().out
@@ -245,7 +247,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["demo", "--steps", "0"], "Must be >= 1"),
     ],
 )
-def test_a_mistake_is_answered_in_one_line(
+def test_a_usage_error_is_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("notes.txt").write_text("buy milk")
@@ -254,7 +256,7 @@ def test_a_mistake_is_answered_in_one_line(
     assert says in failure(capsys, *words)
 
 
-def test_a_warning_of_ours_is_one_line_too(folder: Path) -> None:
+def test_a_torchglass_warning_is_one_line(folder: Path) -> None:
     (folder / "junk.glass").write_text("no run at all")
 
     complaints = shell("tree", ".", code=2).stderr.splitlines()
@@ -263,7 +265,7 @@ def test_a_warning_of_ours_is_one_line_too(folder: Path) -> None:
     assert all(line.startswith("torchglass: ") for line in complaints)
 
 
-def test_an_exception_of_the_users_file_is_one_line_with_its_place(
+def test_an_exception_while_importing_is_one_line_with_its_location(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "faulty.py").write_text("import json\n\nmodel = json.loads('{')\n")
@@ -275,7 +277,7 @@ def test_an_exception_of_the_users_file_is_one_line_with_its_place(
     assert "--debug" in line
 
 
-def test_a_syntax_error_is_one_line_with_its_place(
+def test_a_syntax_error_is_one_line_with_its_location(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "unwritten.py").write_text("x = 1\nclass Net(\n")
@@ -286,7 +288,7 @@ def test_a_syntax_error_is_one_line_with_its_place(
     assert "unwritten.py:2" in line
 
 
-def test_an_exception_in_the_users_forward_is_one_line_with_its_place(
+def test_an_exception_in_the_forward_is_one_line_with_its_location(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     line = failure(capsys, "summary", "net.py:Broken", "--input", "1x3")
@@ -294,7 +296,7 @@ def test_an_exception_in_the_users_forward_is_one_line_with_its_place(
     assert line.startswith("KeyError: 'no such thing' at net.py:")
 
 
-def test_a_mismatch_of_shapes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shape_mismatch_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = failure(capsys, "summary", "net.py:Mismatch", "--input", "1x3")
 
     assert "shapes cannot be multiplied (1x4 and 5x6)" in line
@@ -304,7 +306,7 @@ def test_a_mismatch_of_shapes_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "command", ["summary", "trace", "profile", "flops", "memory", "inspect", "report"]
 )
-def test_a_forward_that_fails_is_the_users_and_points_to_explain(
+def test_a_failing_forward_points_to_explain(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", "net.html"] if command == "report" else []
@@ -324,7 +326,7 @@ def test_a_forward_that_fails_is_the_users_and_points_to_explain(
         pytest.param("memory", marks=pytest.mark.slow),
     ],
 )
-def test_a_fake_forward_that_fails_is_one_line_too(command: str) -> None:
+def test_a_failing_fake_forward_is_one_line(command: str) -> None:
     done = shell(command, "net.py:Mismatch", "--input", "1x3", "--fake", code=2)
 
     assert len([line for line in done.stderr.splitlines() if "talks" not in line]) == 1
@@ -358,7 +360,9 @@ def test_a_report_is_one_file(folder: Path) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_the_demo_leaves_a_run_to_look_at(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_command_leaves_a_run_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["demo", "here", "--steps", "3"]) == 0
 
     (run,) = (folder / "here").glob("*.glass")
@@ -368,7 +372,7 @@ def test_the_demo_leaves_a_run_to_look_at(folder: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("closed", [">&-", pytest.param("2>&-", marks=pytest.mark.slow)])
-def test_an_output_that_is_closed_is_no_error(closed: str) -> None:
+def test_a_closed_stdout_is_not_an_error(closed: str) -> None:
     command = f'"{sys.executable}" -m torchglass summary net.py:Picture {closed}'
 
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
@@ -377,7 +381,7 @@ def test_an_output_that_is_closed_is_no_error(closed: str) -> None:
     assert "bug" not in done.stderr
 
 
-def test_a_reader_that_stops_early_is_no_error() -> None:
+def test_a_pipe_closed_early_is_not_an_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m torchglass summary net.py:Net 2>err.txt | head -1; "
         "echo ${PIPESTATUS[0]}",
@@ -437,7 +441,7 @@ def test_ctrl_c_ends_the_server_quietly() -> None:
         ("torchglass tree ne", {"net.py"}),
     ],
 )
-def test_bash_completes_what_is_typed(typed: str, offered: set[str]) -> None:
+def test_bash_completion_works(typed: str, offered: set[str]) -> None:
     words = typed.split()
     script = shell("completion", "bash").stdout
     script += f"""
@@ -456,7 +460,9 @@ def test_bash_completes_what_is_typed(typed: str, offered: set[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["zsh", "fish"])
-def test_other_shells_get_a_script_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_shells_have_a_completion_script(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", name]) == 0
 
     script = capsys.readouterr().out
@@ -464,7 +470,7 @@ def test_other_shells_get_a_script_too(name: str, capsys: pytest.CaptureFixture[
     assert "summary" in script
 
 
-def test_a_forward_is_traced_drawn_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trace_command_draws_and_saves_a_forward(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["trace", "net.py:Net", "--input", "2x5:long"]
 
     assert main([*words, "--draw", "net.svg", "--out", "pass.glass"]) == 0
@@ -478,7 +484,7 @@ def test_a_forward_is_traced_drawn_and_kept(capsys: pytest.CaptureFixture[str]) 
     assert "Layer embedding_1_1" in capsys.readouterr().out
 
 
-def test_an_explanation_of_torchs_own_modules_names_no_line_of_our_libraries(
+def test_explaining_torch_modules_names_no_library_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "stack.py").write_text(
@@ -501,7 +507,7 @@ def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert "expects 5 features" in story
 
 
-def test_explain_says_how_to_give_what_a_forward_misses(
+def test_explain_says_how_to_pass_missing_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["explain", "net.py:Net"]) == 0
@@ -529,7 +535,7 @@ def test_a_profile_is_a_table_json_csv_or_a_trace_for_a_browser(
     assert paths[-1] == "unattributed"
 
 
-def test_a_training_checkpoint_tells_what_else_is_in_the_file(
+def test_a_training_checkpoint_lists_its_other_contents(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = torch.nn.Linear(2, 3)
@@ -554,7 +560,7 @@ def test_a_training_checkpoint_tells_what_else_is_in_the_file(
 
 @pytest.mark.parametrize("command", ["summary", "profile", "inspect", "explain"])
 @pytest.mark.parametrize("given", [["--input", "2x16"], ["--input=2x16"]])
-def test_indices_that_were_made_as_floats_are_told_the_dtype(
+def test_float_indices_get_a_dtype_hint(
     command: str, given: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "words.py").write_text(
@@ -566,7 +572,7 @@ def test_indices_that_were_made_as_floats_are_told_the_dtype(
     assert "for indices use --input 2x16:long" in capsys.readouterr().err
 
 
-def test_a_drawing_closes_modules_at_a_depth(folder: Path) -> None:
+def test_a_drawing_collapses_modules_at_a_depth(folder: Path) -> None:
     (folder / "deep.py").write_text(
         "from torch import nn\n"
         "model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))\n"

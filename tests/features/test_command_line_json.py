@@ -128,7 +128,7 @@ def test_every_command_that_prints_a_report_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("command", REPORTS)
-def test_the_json_of_a_command_is_what_its_schema_says(
+def test_the_json_of_a_command_matches_its_schema(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     document = json.loads(printed(capsys, command, *REPORTS[command], "--json"))
@@ -158,7 +158,7 @@ def test_a_brief_has_at_most_40_lines(capsys: pytest.CaptureFixture[str], comman
     ],
     ids=lambda words: words[0],
 )
-def test_a_brief_of_a_long_report_says_what_it_left_out(
+def test_a_brief_of_a_long_report_says_what_it_omits(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     everything = printed(capsys, *words).splitlines()
@@ -169,7 +169,7 @@ def test_a_brief_of_a_long_report_says_what_it_left_out(
     assert "lines left out; to_json() (--json) has everything" in brief or "60 ×" in brief
 
 
-def test_the_largest_modules_come_first_in_a_brief_that_does_not_show_all(
+def test_a_shortened_brief_lists_the_largest_modules_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = printed(capsys, "flops", "net.py:deep", "--input", "1x4", "--brief").splitlines()
@@ -187,7 +187,7 @@ def test_json_never_overwrites_the_target(capsys: pytest.CaptureFixture[str]) ->
     assert Path("first.glass").read_bytes() == before
 
 
-def test_json_goes_to_a_file_that_ends_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_written_to_a_path_ending_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "conv" in printed(capsys, "summary", "net.py:Net", "--json", "net.json")
 
     assert json.loads(Path("net.json").read_text())["model"] == "Net"
@@ -207,7 +207,7 @@ def test_json_of_one_op_has_that_op(capsys: pytest.CaptureFixture[str]) -> None:
     assert op["line"] == 13
 
 
-def test_an_unknown_schema_is_refused_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_schema_error_lists_the_schemas(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "flop"]) == 2
     assert "did you mean flops?" in capsys.readouterr().err
 

@@ -50,7 +50,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("port", ["-5", "65536", "99999"])
-def test_a_port_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str], port: str) -> None:
+def test_an_invalid_port_is_refused(capsys: pytest.CaptureFixture[str], port: str) -> None:
     line = refusal(capsys, "view", "net.py:Net", "--port", port)
 
     assert line == f"port must be from 0 (any free port) to 65535, not {port}"
@@ -66,7 +66,9 @@ def test_a_port_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str],
     ],
     ids=lambda words: words[0],
 )
-def test_only_one_result_is_printed(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_only_one_result_can_go_to_stdout(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
     line = refusal(capsys, *words)
 
     assert line == (
@@ -82,7 +84,7 @@ def test_one_result_is_printed_and_another_written(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(("option", "number"), [("--repeats", "0"), ("--warmup", "-1")])
-def test_a_number_of_runs_that_makes_no_sense_is_refused(
+def test_an_invalid_number_of_runs_is_refused(
     capsys: pytest.CaptureFixture[str], option: str, number: str
 ) -> None:
     line = refusal(capsys, "profile", *RUN, option, number)
@@ -103,13 +105,13 @@ def test_a_number_of_runs_that_makes_no_sense_is_refused(
     ],
     ids=lambda words: f"{words[0]} {words[-1]}" if isinstance(words, list) else "",
 )
-def test_the_folder_of_a_file_to_write_is_made(words: list[str], file: str) -> None:
+def test_the_folder_of_an_output_file_is_created(words: list[str], file: str) -> None:
     assert main([*words, file]) == 0
 
     assert Path(file).stat().st_size
 
 
-def test_a_tree_shows_what_comes_out_of_each_module_that_ran(
+def test_a_tree_shows_the_output_of_each_module_that_ran(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tree", *RUN]) == 0
@@ -126,7 +128,7 @@ def test_a_tree_shows_what_comes_out_of_each_module_that_ran(
 @pytest.mark.parametrize(
     "command", ["trace", "explain", "profile", "flops", "memory", "inspect", "replay"]
 )
-def test_the_help_of_what_runs_a_model_speaks_of_no_checkpoint(
+def test_help_of_commands_that_run_a_model_does_not_mention_checkpoints(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "--help"]) == 0
@@ -146,7 +148,7 @@ def test_the_help_of_what_runs_a_model_speaks_of_no_checkpoint(
         ("demo", "Usage: torchglass demo [OPTIONS] [FOLDER]"),
     ],
 )
-def test_the_usage_names_what_the_table_below_it_does(
+def test_the_usage_line_names_all_arguments(
     command: str, usage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "--help"]) == 0

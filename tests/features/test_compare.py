@@ -106,7 +106,7 @@ def test_a_mask_that_is_off_by_one_is_named_with_its_line(
     assert ".triu(self.diagonal)" in str(found)
 
 
-def test_other_arguments_are_named_however_small_their_effect(reference: Attention) -> None:
+def test_different_arguments_are_named_however_small_their_effect(reference: Attention) -> None:
     other = copy.deepcopy(reference)
     other.norm.eps = 1e-6
 
@@ -118,7 +118,7 @@ def test_other_arguments_are_named_however_small_their_effect(reference: Attenti
     assert divergence.reason == "different arguments: eps=1e-06 in b, 1e-05 in a"
 
 
-def test_of_two_trainings_the_first_layer_with_other_weights_is_named() -> None:
+def test_the_first_layer_with_different_weights_is_named() -> None:
     torch.manual_seed(0)
     first, second = Attention(), Attention()
 
@@ -141,7 +141,7 @@ def test_a_swapped_weight_is_named(reference: Attention) -> None:
     assert "(a's `v` linear" in divergence.reason
 
 
-def test_comparing_leaves_models_and_random_state_as_they_were(reference: Attention) -> None:
+def test_comparing_does_not_change_models_or_random_state(reference: Attention) -> None:
     other = nn.Sequential(reference, nn.BatchNorm1d(9), nn.Dropout())
     before = copy.deepcopy(other.state_dict())
     state = torch.get_rng_state()
@@ -167,7 +167,7 @@ def test_an_exported_program_does_not_diverge_from_its_model(reference: Attentio
     assert tg.compare(reference, program, X).first_divergence is None
 
 
-def test_an_exported_program_in_a_file_runs(reference: Attention, tmp_path: Path) -> None:
+def test_an_exported_program_file_can_be_compared(reference: Attention, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(reference, (X,)), tmp_path / "model.pt2")
 
     assert tg.compare(reference, tmp_path / "model.pt2", X).first_divergence is None
@@ -178,7 +178,9 @@ def test_an_exported_program_in_a_file_runs(reference: Attention, tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore::Warning")
-def test_a_bug_is_named_by_its_line_in_onnx_runtime(reference: Attention, tmp_path: Path) -> None:
+def test_a_bug_in_an_onnx_model_is_named_with_its_line(
+    reference: Attention, tmp_path: Path
+) -> None:
     pytest.importorskip("onnxruntime")
     right, wrong = tmp_path / "right.onnx", tmp_path / "wrong.onnx"
     torch.onnx.export(reference, (X,), right, dynamo=True, verbose=False)
@@ -192,7 +194,7 @@ def test_a_bug_is_named_by_its_line_in_onnx_runtime(reference: Attention, tmp_pa
     assert Path(found.b.source.file).name == "test_compare.py"
 
 
-def test_a_missing_extra_is_named_with_its_pip_line(
+def test_a_missing_extra_error_names_the_pip_command(
     reference: Attention, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.onnx").write_bytes(b"")
@@ -203,7 +205,7 @@ def test_a_missing_extra_is_named_with_its_pip_line(
 
 
 @pytest.mark.filterwarnings("ignore::Warning")
-def test_a_quantized_copy_does_not_diverge_and_another_activation_does() -> None:
+def test_a_quantized_copy_does_not_diverge_but_another_activation_does() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
     quantize: Any = torch.ao.quantization.quantize_dynamic
@@ -342,7 +344,7 @@ def train(path: Path, rate: float, steps: int = 60, **options: object) -> None:
             watcher.log("loss", loss.detach())
 
 
-def test_runs_part_at_the_step_where_their_settings_did(tmp_path: Path) -> None:
+def test_runs_with_different_settings_diverge_at_a_named_step(tmp_path: Path) -> None:
     train(tmp_path / "a.glass", rate=0.01)
     train(tmp_path / "b.glass", rate=0.3, log_freq=2)
 

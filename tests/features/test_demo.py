@@ -18,7 +18,7 @@ from tests.command_line import main
 from tests.terminals import run_in_terminal
 
 
-def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
+def test_without_a_terminal_the_demo_prints_its_results_and_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random = torch.get_rng_state()
@@ -53,7 +53,7 @@ def test_the_demo_says_whether_its_training_is_healthy(
     assert "do: Call optimizer.zero_grad() before each loss.backward()" in printed
 
 
-def test_the_demo_names_commands_that_the_shell_finds(
+def test_the_demo_names_existing_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.defpath)
@@ -84,7 +84,7 @@ def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> None:
+def test_ctrl_c_stops_training_and_shows_the_run_so_far(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "torchglass", "demo", "--steps", "100000"],
         cwd=tmp_path,
@@ -108,7 +108,7 @@ def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_on_a_terminal_the_explorer_opens_on_the_run(tmp_path: Path) -> None:
+def test_in_a_terminal_the_explorer_opens_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torchglass", "demo", "--steps", "20"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

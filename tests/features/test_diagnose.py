@@ -83,7 +83,7 @@ def test_a_healthy_training_is_healthy(log_freq: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log_freq", [1, 10])
-def test_gradients_that_are_never_cleared_are_named(log_freq: int, tmp_path: Path) -> None:
+def test_a_missing_zero_grad_is_reported(log_freq: int, tmp_path: Path) -> None:
     diagnosis = tg.diagnose(fit(tmp_path, mlp(), clears=False, log_freq=log_freq))
 
     assert diagnosis.findings[0].kind == "gradient-accumulates"
@@ -193,7 +193,7 @@ def _mean_square(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).square().mean()
 
 
-def test_a_matrix_of_distances_is_no_broadcast_by_accident(tmp_path: Path) -> None:
+def test_a_pairwise_loss_is_not_reported_as_an_accidental_broadcast(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def ranking(output: Tensor, labels: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def test_parameters_without_an_optimizer_are_named(tmp_path: Path) -> None:
     assert finding.series == "0.weight"
 
 
-def test_a_layer_replaced_after_the_optimizer_was_made_is_named(tmp_path: Path) -> None:
+def test_a_layer_replaced_after_creating_the_optimizer_is_reported(tmp_path: Path) -> None:
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     model[2] = nn.Linear(32, 4)
@@ -244,7 +244,7 @@ def test_a_detach_is_named_with_its_line(tmp_path: Path) -> None:
     assert finding.source.file == __file__
 
 
-def test_a_learning_rate_that_is_far_too_high_is_the_cause_and_not_what_follows(
+def test_a_too_high_learning_rate_is_reported_instead_of_its_effects(
     tmp_path: Path,
 ) -> None:
     model = mlp()
@@ -257,7 +257,7 @@ def test_a_learning_rate_that_is_far_too_high_is_the_cause_and_not_what_follows(
     assert finding.consequences
 
 
-def test_the_first_module_with_nan_is_one_event(tmp_path: Path) -> None:
+def test_non_finite_values_are_one_finding_at_the_first_module(tmp_path: Path) -> None:
     class LogOfZero(nn.Module):
         def forward(self, x: Tensor) -> Any:
             return (x - x).log() * 0
@@ -284,7 +284,7 @@ def test_a_model_and_a_batch_are_enough(tmp_path: Path) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_an_exception_of_the_model_is_diagnosed() -> None:
+def test_an_exception_in_the_model_is_diagnosed() -> None:
     x, y = classes()
 
     diagnosis = tg.diagnose(mlp(), (x, y + 1), loss=functional.cross_entropy)
@@ -294,14 +294,14 @@ def test_an_exception_of_the_model_is_diagnosed() -> None:
     assert "stopped by IndexError at step 0" in diagnosis.summary
 
 
-def test_an_optimizer_of_a_copy_is_named(tmp_path: Path) -> None:
+def test_an_optimizer_of_a_copied_model_is_reported(tmp_path: Path) -> None:
     model, copied = mlp(), mlp()
     lost = tg.diagnose(fit(tmp_path, model, torch.optim.SGD(copied.parameters(), lr=0.1)))
 
     assert (lost.findings[0].kind, lost.verdict) == ("replaced-parameter", "broken")
 
 
-def test_a_generator_whose_optimizer_never_steps_is_named(tmp_path: Path) -> None:
+def test_an_optimizer_that_never_steps_is_reported(tmp_path: Path) -> None:
     model = mlp()
     idle = torch.optim.Adam(model[0].parameters(), lr=0.01)
     path = fit(tmp_path, model, torch.optim.Adam(model[2].parameters(), lr=0.01))
@@ -312,7 +312,7 @@ def test_a_generator_whose_optimizer_never_steps_is_named(tmp_path: Path) -> Non
     assert (finding.kind, finding.path) == ("optimizer-not-stepped", "0")
 
 
-def test_an_input_that_the_forward_scales_is_normalized(tmp_path: Path) -> None:
+def test_an_input_scaled_inside_the_forward_is_not_reported(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def __init__(self, by: float) -> None:
             super().__init__()
@@ -341,7 +341,7 @@ def test_a_model_needs_a_batch_and_a_loss() -> None:
         tg.diagnose(3)
 
 
-def test_a_watcher_can_be_diagnosed_while_it_watches(tmp_path: Path) -> None:
+def test_a_watcher_can_be_diagnosed_during_training(tmp_path: Path) -> None:
     model = mlp(nn.Softmax(-1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
@@ -371,7 +371,7 @@ def test_a_broken_training_can_be_stopped(tmp_path: Path) -> None:
     assert status.error == "TrainingStoppedError"
 
 
-def test_a_warning_can_be_asked_for(tmp_path: Path) -> None:
+def test_problems_can_be_raised_as_warnings(tmp_path: Path) -> None:
     with pytest.warns(tg.TorchglassWarning, match="softmax"):
         fit(tmp_path, mlp(nn.Softmax(-1)), on_finding="warn")
 
@@ -381,7 +381,7 @@ def test_an_unknown_action_is_an_error(tmp_path: Path) -> None:
         fit(tmp_path, mlp(), on_finding="shout")
 
 
-def test_rules_of_the_users_own_are_used(tmp_path: Path) -> None:
+def test_custom_rules_are_used(tmp_path: Path) -> None:
     path = fit(tmp_path, mlp())
 
     @tg.rule("many-steps", title="Many steps")
@@ -392,7 +392,7 @@ def test_rules_of_the_users_own_are_used(tmp_path: Path) -> None:
     assert kinds(tg.diagnose(path)) == ["many-steps"]
 
 
-def test_the_command_exits_with_the_verdict(
+def test_the_exit_code_of_diagnose_is_the_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", str(fit(tmp_path / "a", mlp()))]) == 0
@@ -402,7 +402,7 @@ def test_the_command_exits_with_the_verdict(
     assert json.loads(capsys.readouterr().out)["verdict"] == "warning"
 
 
-def test_all_forms_say_the_same(tmp_path: Path) -> None:
+def test_text_html_and_json_have_the_same_message(tmp_path: Path) -> None:
     diagnosis = tg.diagnose(fit(tmp_path, mlp(nn.Softmax(-1))))
     message = diagnosis.findings[0].message
 
@@ -437,9 +437,7 @@ class Normalized(nn.Module):
 
 
 @pytest.mark.parametrize("log_freq", [1, 7, 100])
-def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
-    log_freq: int, tmp_path: Path
-) -> None:
+def test_the_op_of_the_first_nan_is_named_at_any_log_freq(log_freq: int, tmp_path: Path) -> None:
     count = iter(range(100))
 
     def batch() -> tuple[Tensor, Tensor]:
@@ -460,7 +458,7 @@ def test_the_operation_of_the_first_nan_is_named_at_any_log_freq(
     assert f"at: the model · div · step 16 · {place}" in str(diagnosis)
 
 
-def test_running_a_batch_again_changes_nothing_of_the_training(tmp_path: Path) -> None:
+def test_rerunning_a_batch_does_not_affect_training(tmp_path: Path) -> None:
     def train(guard: Any) -> tuple[list[Tensor], Tensor]:
         torch.manual_seed(3)
         model = Normalized()
@@ -482,7 +480,7 @@ def test_running_a_batch_again_changes_nothing_of_the_training(tmp_path: Path) -
         torch.testing.assert_close(before, after, rtol=0, atol=0, equal_nan=True)
 
 
-def test_nan_in_the_backward_alone_is_named_with_its_operation(tmp_path: Path) -> None:
+def test_nan_only_in_the_backward_is_reported_with_its_op(tmp_path: Path) -> None:
     class Root(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -520,7 +518,7 @@ def test_ranks_with_different_parameters_are_named(
     assert ("ranks-differ" in found) == (seeds[0] != seeds[1])
 
 
-def test_an_optimizer_that_stops_by_itself_at_the_minimum_is_healthy(tmp_path: Path) -> None:
+def test_an_optimizer_that_converges_at_the_minimum_is_healthy(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
     optimizer: Any = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)

@@ -37,7 +37,7 @@ def blocks(drawn: Any, *, panel: int = 0) -> list[dict[str, Any]]:
     return listed
 
 
-def test_the_blocks_of_a_transformer_are_one_block_with_their_number_and_residuals() -> None:
+def test_transformer_blocks_are_drawn_as_one_block_with_count_and_residuals() -> None:
     drawn = tg.diagram(LanguageModel(12).eval(), torch.zeros(1, 16, dtype=torch.long))
     [repeated] = [one for one in blocks(drawn) if one["times"] == 12]
     assert [one["title"] for one in repeated["blocks"]] == [
@@ -58,7 +58,7 @@ def test_the_blocks_of_a_transformer_are_one_block_with_their_number_and_residua
     assert {"1×16×96", "1×16×288", "1×16×384", "1×16×1000"} <= set(shown)
 
 
-def test_a_block_that_occurs_at_several_places_is_drawn_once_beside_the_model() -> None:
+def test_a_block_used_in_several_places_is_drawn_once_beside_the_model() -> None:
     drawn = tg.diagram(ResNet(), torch.randn(1, 3, 64, 64))
     panels = [panel["title"] for panel in drawn.to_dict()["panels"]]
     assert panels == ["", "Bottleneck A", "Bottleneck B"]
@@ -76,14 +76,14 @@ def test_a_block_that_occurs_at_several_places_is_drawn_once_beside_the_model() 
     assert [[one["times"] for one in stage] for stage in stages] == [[1, 2], [1, 3], [1, 5], [1, 2]]
 
 
-def test_experts_side_by_side_are_one_block() -> None:
+def test_parallel_experts_are_drawn_as_one_block() -> None:
     drawn = tg.diagram(MixtureOfExperts(16, 8), torch.randn(2, 16))
     [experts] = [one for one in blocks(drawn) if one["title"] == "experts"]
     assert experts["times"] == 8
     assert [one["title"] for one in blocks(drawn)].count("+") == 1
 
 
-def test_a_skip_connection_of_a_unet_leads_to_the_block_that_joins_it() -> None:
+def test_a_unet_skip_connection_ends_at_the_block_that_concatenates_it() -> None:
     drawn = tg.diagram(UNet(4, 3), torch.randn(1, 3, 16, 16))
     listed = blocks(drawn)
     ups = [number for number, one in enumerate(listed) if one["title"] == "Up"]
@@ -92,7 +92,7 @@ def test_a_skip_connection_of_a_unet_leads_to_the_block_that_joins_it() -> None:
         assert listed[number]["from"] == [3 - depth, number - 1]
 
 
-def test_no_block_lies_over_another_one() -> None:
+def test_blocks_do_not_overlap() -> None:
     models = [
         (ResNet((2, 2)), torch.randn(1, 3, 32, 32)),
         (UNet(4, 3), torch.randn(1, 3, 16, 16)),
@@ -110,7 +110,7 @@ def test_no_block_lies_over_another_one() -> None:
                 assert apart or inside or stacked, (type(model).__name__, one, other)
 
 
-def test_the_ending_of_the_file_chooses_the_format(tmp_path: Path) -> None:
+def test_the_file_extension_selects_the_format(tmp_path: Path) -> None:
     drawn = tg.diagram(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4))
     drawn.save(tmp_path / "new" / "net.svg")
     drawn.save(tmp_path / "net.pdf")
@@ -126,7 +126,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path: Path) -> None:
         drawn.save("net.bmp")
 
 
-def test_depth_closes_inner_modules_and_a_trace_can_be_drawn_too() -> None:
+def test_depth_collapses_inner_modules_and_a_trace_can_be_drawn() -> None:
     model, x = LanguageModel(2).eval(), torch.zeros(1, 8, dtype=torch.long)
     shallow = tg.diagram(tg.trace(model, x, save=None), depth=1)
     [repeated] = [one for one in blocks(shallow) if one["times"] == 2]
@@ -136,7 +136,7 @@ def test_depth_closes_inner_modules_and_a_trace_can_be_drawn_too() -> None:
         tg.diagram(model, x, depth=0)
 
 
-def test_names_with_markup_and_odd_letters_stay_text() -> None:
+def test_names_with_markup_and_special_characters_stay_text() -> None:
     class Net(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.relu()
@@ -147,7 +147,7 @@ def test_names_with_markup_and_odd_letters_stay_text() -> None:
     assert drawn.to_pdf().startswith(b"%PDF")
 
 
-def test_drawing_leaves_the_model_and_the_random_state_as_they_are() -> None:
+def test_drawing_does_not_change_the_model_or_the_random_state() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(3)

@@ -62,7 +62,7 @@ def test_an_image_of_the_wrong_size_is_traced_to_the_line_that_flattened_it() ->
     assert "x = torch.flatten(x, 1)" in told
 
 
-def test_the_sizes_that_it_names_really_fit() -> None:
+def test_the_suggested_sizes_actually_fit() -> None:
     told = story(LeNet(), torch.zeros(2, 1, 28, 28))
 
     assert "resize the model's input x to 2×1×32×32 (up to 2×1×35×35 also fits)" in told
@@ -76,7 +76,7 @@ def test_the_sizes_that_it_names_really_fit() -> None:
     assert explain(changed, torch.zeros(2, 1, 28, 28)).ok
 
 
-def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
+def test_an_image_smaller_than_the_kernel_gets_the_minimum_size() -> None:
     told = story(LeNet(), torch.zeros(2, 1, 10, 10))
 
     assert "the window of conv2 (Conv2d) covers 5×5, but its input is only 3×3" in told
@@ -84,21 +84,21 @@ def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
     assert "the window of conv2" not in story(LeNet(), torch.zeros(2, 1, 14, 14))
 
 
-def test_a_forgotten_channel_is_offered_to_be_added() -> None:
+def test_a_missing_channel_dimension_is_suggested() -> None:
     told = story(LeNet(), torch.zeros(32, 28, 28))
 
     assert "expects 1 channel, but its input 32×28×28 has 32 in dimension 0" in told
     assert "input.unsqueeze(1) is 32×1×28×28" in told
 
 
-def test_channels_that_stand_last_are_offered_to_be_moved() -> None:
+def test_moving_channels_first_is_suggested_for_channels_last() -> None:
     told = story(nn.Sequential(nn.Conv2d(3, 8, 3)), torch.zeros(2, 16, 16, 3))
 
     assert "conv2d in module 0, Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))" in told
     assert "input.permute(0, 3, 1, 2)" in told
 
 
-def test_the_layer_that_set_the_size_is_found_behind_what_only_passes_it_on() -> None:
+def test_the_layer_that_set_a_size_is_found_past_elementwise_ops() -> None:
     model = nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2))
 
     told = story(model, torch.zeros(3, 10))
@@ -123,7 +123,7 @@ class Shrinking(nn.Module):
         return x
 
 
-def test_in_a_loop_it_is_told_which_round_failed_and_what_was_different() -> None:
+def test_in_a_loop_the_failing_iteration_and_its_difference_are_named() -> None:
     told = story(nn.Sequential(nn.Identity(), Shrinking()), torch.zeros(2, 8))
 
     assert "linear in 1.cell" in told
@@ -132,14 +132,14 @@ def test_in_a_loop_it_is_told_which_round_failed_and_what_was_different() -> Non
     assert "x = x[:, :4]" in told
 
 
-def test_a_layer_that_was_right_before_is_not_to_be_changed() -> None:
+def test_a_layer_that_worked_before_is_not_suggested_for_change() -> None:
     told = story(nn.Sequential(nn.Identity(), Shrinking()), torch.zeros(2, 8))
 
     assert "pass an input of shape 2×8" in told
     assert "use Linear" not in told
 
 
-def test_a_batch_that_a_view_has_mixed_up_is_found_at_the_loss() -> None:
+def test_a_batch_dimension_broken_by_a_view_is_found_at_the_loss() -> None:
     def forward(self: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         features = images.view(-1, 8)
         return functional.cross_entropy(self.head(features), labels)
@@ -153,7 +153,7 @@ def test_a_batch_that_a_view_has_mixed_up_is_found_at_the_loss() -> None:
     assert "features = images.view(-1, 8)" in told
 
 
-def test_an_index_beyond_the_table_is_named() -> None:
+def test_an_index_beyond_the_embedding_is_named() -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
 
     told = story(model, torch.tensor([[1, 12]]))
@@ -169,7 +169,7 @@ def test_classes_counted_from_one_are_recognized() -> None:
     assert "target - 1 goes to 3" in told
 
 
-def test_a_residual_of_another_size_is_traced_to_both_of_its_makers() -> None:
+def test_a_residual_size_mismatch_names_both_source_ops() -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         return self.wide(x) + torch.relu(self.narrow(x))
 
@@ -180,7 +180,7 @@ def test_a_residual_of_another_size_is_traced_to_both_of_its_makers() -> None:
     assert "the 5 of right was set by linear_2_2 in narrow (Linear(4→5))" in told
 
 
-def test_tensors_that_cannot_be_joined_are_told_apart() -> None:
+def test_tensors_that_cannot_be_concatenated_are_listed_with_shapes() -> None:
     def forward(self: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y], dim=0)
 
@@ -190,14 +190,14 @@ def test_tensors_that_cannot_be_joined_are_told_apart() -> None:
     assert "join them along dimension 1" in told
 
 
-def test_integers_given_to_a_layer_are_told_as_a_dtype() -> None:
+def test_integer_input_to_a_layer_is_reported_as_a_dtype_error() -> None:
     told = story(nn.Linear(4, 2), torch.ones(2, 4, dtype=torch.long))
 
     assert "input is int64, weight is float32" in told
     assert "input.to(torch.float32)" in told
 
 
-def test_a_single_example_in_training_is_told_to_be_too_few() -> None:
+def test_a_batch_of_one_in_batch_norm_training_is_explained() -> None:
     model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8))
 
     told = story(model, torch.zeros(1, 3))
@@ -219,7 +219,7 @@ def test_a_check_in_torchs_own_python_code_is_explained_like_an_op() -> None:
     assert "was set by linear_1_1 in embed (Linear(6→4))" in told
 
 
-def test_what_a_lstm_returns_is_not_what_a_linear_takes() -> None:
+def test_passing_an_lstm_tuple_to_a_linear_is_explained() -> None:
     told = story(nn.Sequential(nn.LSTM(8, 4), nn.Linear(4, 2)), torch.zeros(2, 3, 8))
 
     assert "linear expects a tensor as its input, but got a tuple" in told
@@ -234,7 +234,7 @@ class Cached(nn.Module):
         return x + found["yesterday"]
 
 
-def test_an_error_of_the_users_own_python_is_told_by_module_and_line() -> None:
+def test_a_python_error_in_user_code_names_module_and_line() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), Cached()))
 
     told = story(model, torch.zeros(1, 2))
@@ -247,14 +247,14 @@ def test_an_error_of_the_users_own_python_is_told_by_module_and_line() -> None:
     assert "relu_1_2" in told
 
 
-def test_a_misspelt_layer_is_told_what_is_there() -> None:
+def test_a_misspelled_layer_error_lists_existing_names() -> None:
     told = story(Does(lambda self, x: self.fcl(x), fc1=nn.Linear(2, 2)), torch.zeros(1, 2))
 
     assert "Does has no module, parameter or buffer called fcl; it has fc1" in told
     assert "self.fc1, which is close to it" in told
 
 
-def test_a_forward_that_runs_is_told_in_two_lines() -> None:
+def test_a_successful_forward_is_reported_in_two_lines() -> None:
     explanation = explain(nn.Linear(3, 2), torch.zeros(4, 3))
 
     assert explanation.ok
@@ -266,7 +266,7 @@ def test_a_forward_that_runs_is_told_in_two_lines() -> None:
     assert explanation.trace.output.shape == (4, 2)
 
 
-def test_the_trace_up_to_the_failure_and_the_exception_are_there() -> None:
+def test_the_trace_up_to_the_failure_and_the_exception_are_available() -> None:
     explanation = explain(LeNet(), torch.zeros(2, 1, 28, 28))
 
     assert isinstance(explanation.error, RuntimeError)
@@ -284,7 +284,7 @@ def test_the_note_names_op_module_line_and_shapes() -> None:
         assert fact in note
 
 
-def test_the_picture_marks_where_it_failed(tmp_path: Path) -> None:
+def test_the_drawing_marks_the_failed_op(tmp_path: Path) -> None:
     explain(LeNet(), torch.zeros(2, 1, 28, 28)).draw(tmp_path / "failed.svg")
 
     picture = (tmp_path / "failed.svg").read_text(encoding="utf-8")
@@ -292,7 +292,7 @@ def test_the_picture_marks_where_it_failed(tmp_path: Path) -> None:
     assert "flatten_1_7" in picture
 
 
-def test_the_model_and_the_random_numbers_are_left_as_they_were() -> None:
+def test_explaining_does_not_change_the_model_or_the_random_state() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(3, 2))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random_state = torch.get_rng_state()
@@ -304,7 +304,7 @@ def test_the_model_and_the_random_numbers_are_left_as_they_were() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_what_a_user_writes_is_not_taken_for_markup() -> None:
+def test_user_text_is_not_interpreted_as_markup() -> None:
     class Rude(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise ValueError("<script>alert(1)</script>\x1b[31m")
@@ -340,7 +340,7 @@ class Inherited(Masked):
     [((), {}), ((X, X, X), {}), ((X,), {"scales": 1})],
     ids=["too few", "too many", "unknown"],
 )
-def test_what_a_forward_takes_is_told_to_one_who_gives_something_else(
+def test_wrong_arguments_are_answered_with_the_forward_signature(
     model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     told = story(model, *args, **named)
@@ -351,7 +351,7 @@ def test_what_a_forward_takes_is_told_to_one_who_gives_something_else(
     ) in told
 
 
-def test_what_a_model_takes_is_no_answer_to_the_forward_of_another() -> None:
+def test_the_signature_of_the_root_is_not_shown_for_an_inner_module() -> None:
     told = story(Masked(), X)
 
     assert "Linear.forward() takes 2 positional arguments but 3 were given" in told
@@ -399,7 +399,7 @@ class Positions(nn.Module):
         ("whole", "exactly 16 tokens (learned is 1×16×8)"),
     ],
 )
-def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: str) -> None:
+def test_a_too_long_sequence_gets_the_maximum_length(way: str, why: str) -> None:
     told = str(tg.explain(Positions(way), torch.zeros(2, 20, dtype=torch.long)))
 
     assert f"the model accepts {why}, but input x 2×20 has 20" in told
@@ -407,14 +407,14 @@ def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: s
     assert "expand(" not in told.partition("What would fit here")[2]
 
 
-def test_a_token_beyond_the_vocabulary_is_no_sequence_that_is_too_long() -> None:
+def test_an_out_of_vocabulary_token_is_not_reported_as_a_too_long_sequence() -> None:
     told = str(tg.explain(Positions("sliced"), torch.full((2, 5), 100)))
 
     assert "tokens (Embedding) has 100 rows, numbered 0 to 99, but the largest index is 100" in told
     assert "at most" not in told
 
 
-def test_features_that_do_not_go_together_are_no_length() -> None:
+def test_a_feature_mismatch_is_not_reported_as_a_sequence_length() -> None:
     class Shifted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -441,7 +441,7 @@ def test_features_that_do_not_go_together_are_no_length() -> None:
         ([[1, 0, 0], [0, 1, 0]], {}, "contains probabilities, so it must be floating point"),
     ],
 )
-def test_wrong_labels_are_told_which_ones_are_valid(
+def test_invalid_labels_get_the_valid_range(
     target: list[Any], options: dict[str, Any], why: str
 ) -> None:
     class Loss(nn.Module):

@@ -36,7 +36,7 @@ def train(
     return file
 
 
-def test_a_healthy_run_opens_on_its_verdict_its_loss_and_its_gradients(tmp_path: Path) -> None:
+def test_a_healthy_run_opens_with_verdict_loss_and_gradients(tmp_path: Path) -> None:
     text = shown(train(tmp_path / "run.glass"), size=(100, 30))
 
     verdict, state = text.splitlines()[2:4]
@@ -47,7 +47,7 @@ def test_a_healthy_run_opens_on_its_verdict_its_loss_and_its_gradients(tmp_path:
     assert "××" not in text
 
 
-def test_a_broken_run_says_what_is_wrong_and_shows_where_values_are_not_finite(
+def test_a_broken_run_shows_the_cause_and_the_non_finite_values(
     tmp_path: Path,
 ) -> None:
     text = shown(train(tmp_path / "run.glass", nan_at=20), size=(100, 30))
@@ -62,7 +62,7 @@ def test_a_broken_run_says_what_is_wrong_and_shows_where_values_are_not_finite(
     assert all(20 < line.count("×") < 35 for line in rows)
 
 
-def test_a_run_that_was_stopped_says_so_first(tmp_path: Path) -> None:
+def test_a_stopped_run_says_so_first(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no more data"):
         train(tmp_path / "run.glass", fails_at=12)
 
@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_says_so_first(tmp_path: Path) -> None:
     assert "stopped by ValueError at step 12: no more data" in text.splitlines()[3]
 
 
-def test_a_finding_leads_to_its_module(tmp_path: Path) -> None:
+def test_enter_on_a_finding_goes_to_its_module(tmp_path: Path) -> None:
     file = train(tmp_path / "run.glass", nan_at=20)
     problem = next(one for one in tg.open(file).findings if one.severity != "info")
 
@@ -85,7 +85,7 @@ def test_a_finding_leads_to_its_module(tmp_path: Path) -> None:
     drive(story, file, size=(120, 30))
 
 
-def test_a_cell_of_the_map_leads_to_its_module_its_series_and_its_step(tmp_path: Path) -> None:
+def test_a_cell_of_the_map_links_to_its_module_series_and_step(tmp_path: Path) -> None:
     file = train(tmp_path / "run.glass")
 
     async def story(explorer: Explorer) -> None:
@@ -97,7 +97,7 @@ def test_a_cell_of_the_map_leads_to_its_module_its_series_and_its_step(tmp_path:
     drive(story, file, size=(140, 30))
 
 
-def test_the_cursor_tells_module_step_and_value_of_a_cell(tmp_path: Path) -> None:
+def test_the_cursor_shows_module_step_and_value_of_a_cell(tmp_path: Path) -> None:
     file = train(tmp_path / "run.glass", nan_at=20)
 
     async def story(explorer: Explorer) -> None:
@@ -117,7 +117,7 @@ def test_the_cursor_tells_module_step_and_value_of_a_cell(tmp_path: Path) -> Non
     drive(story, file, size=(100, 30))
 
 
-def test_space_shows_other_statistics_and_z_a_row_for_each_module(tmp_path: Path) -> None:
+def test_space_switches_statistics_and_z_shows_a_row_per_module(tmp_path: Path) -> None:
     file = train(tmp_path / "run.glass")
 
     async def story(explorer: Explorer) -> None:
@@ -138,7 +138,7 @@ def test_space_shows_other_statistics_and_z_a_row_for_each_module(tmp_path: Path
     drive(story, file, size=(100, 30))
 
 
-def test_escape_goes_to_the_tree_and_v_back_to_the_overview(tmp_path: Path) -> None:
+def test_escape_goes_to_the_tree_and_v_returns_to_the_overview(tmp_path: Path) -> None:
     file = train(tmp_path / "run.glass", nan_at=20)
 
     async def story(explorer: Explorer) -> None:
@@ -173,7 +173,7 @@ def test_the_overview_fits_any_terminal(tmp_path: Path, size: tuple[int, int]) -
     assert max(map(len, text.splitlines())) <= size[0]
 
 
-def test_a_run_without_a_step_yet_says_so(tmp_path: Path) -> None:
+def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
     watcher: Any = tg.watch(nn.Linear(2, 2), save=tmp_path / "run.glass", verbose=False)
     try:
         text = shown(tmp_path / "run.glass", size=(100, 30))

@@ -95,7 +95,7 @@ def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
+def test_every_attribute_of_an_odd_model_opens_in_the_explorer(name: str) -> None:
     async def story(explorer: Explorer) -> None:
         await explorer.press("a", "tab")
         panel = explorer.app.explorer.tabs.front
@@ -112,7 +112,7 @@ def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
     drive(story, ODD[name](), size=(120, 30))
 
 
-def test_one_bad_module_is_one_row_that_says_so() -> None:
+def test_a_bad_module_is_one_row_with_its_error() -> None:
     model = nn.Sequential(nn.ReLU(), models.BrokenExtra(), nn.Tanh())
 
     lines = shown(model, size=(120, 40)).splitlines()
@@ -133,7 +133,7 @@ class Slow(nn.Linear):
         return super().extra_repr()
 
 
-def test_keys_are_alive_while_a_model_is_read() -> None:
+def test_keys_respond_while_a_model_loads() -> None:
     layer = Slow()
 
     async def story(explorer: Explorer) -> None:
@@ -154,7 +154,7 @@ def test_keys_are_alive_while_a_model_is_read() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "escape"])
-def test_reading_can_be_given_up(key: str) -> None:
+def test_loading_can_be_canceled(key: str) -> None:
     layer = Slow()
 
     async def story(explorer: Explorer) -> None:
@@ -173,7 +173,7 @@ def huge() -> nn.Module:
     return nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
 
 
-def test_a_huge_model_can_be_left_while_it_is_read(huge: nn.Module) -> None:
+def test_quitting_works_while_a_huge_model_loads(huge: nn.Module) -> None:
     async def story(explorer: Explorer) -> None:
         assert "(q to cancel)" in explorer.text
         await explorer.pilot.press("q")
@@ -185,7 +185,7 @@ def test_a_huge_model_can_be_left_while_it_is_read(huge: nn.Module) -> None:
         tg.explore(huge)
 
 
-def test_a_huge_model_can_be_left_while_it_is_searched(huge: nn.Module) -> None:
+def test_quitting_works_while_a_huge_model_is_searched(huge: nn.Module) -> None:
     async def story(explorer: Explorer) -> None:
         while not explorer.is_open():
             await explorer.pilot.pause()
@@ -201,7 +201,7 @@ def test_a_huge_model_can_be_left_while_it_is_searched(huge: nn.Module) -> None:
         tg.explore(huge)
 
 
-def test_what_reading_raises_comes_out_of_the_explorer(tmp_path: Path) -> None:
+def test_an_exception_while_loading_leaves_the_explorer(tmp_path: Path) -> None:
     (tmp_path / "net.pt").write_bytes(b"no checkpoint")
 
     async def story(explorer: Explorer) -> None:

@@ -61,7 +61,7 @@ def line_of(text: str, name: str) -> str:
     return next(line for line in lines if line[1:].strip("│▾▸▌ ").startswith(name))
 
 
-def test_a_quantization_is_laid_over_the_tree() -> None:
+def test_a_quantization_report_adds_columns_to_the_tree() -> None:
     text = shown(quantized(), size=(80, 24))
 
     title, header = text.splitlines()[:2]
@@ -79,7 +79,7 @@ def test_a_quantization_is_laid_over_the_tree() -> None:
     assert f"{saved / 1024:.1f} KB" in line_of(text, "Net")
 
 
-def test_its_columns_sort_the_tree_and_are_exported_as_numbers(
+def test_report_columns_sort_the_tree_and_are_exported_as_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -120,7 +120,7 @@ def test_the_panel_has_the_answer_and_the_rows_of_the_module() -> None:
     drive(story, quantized(), size=(160, 40))
 
 
-def test_a_row_of_the_panel_leads_to_its_module() -> None:
+def test_a_row_of_the_panel_links_to_its_module() -> None:
     async def story(explorer: Explorer) -> None:
         most_sensitive = quantized().entries[0].name
         panel = [line.rpartition("│")[2] for line in explorer.text.splitlines()[2:]]
@@ -131,7 +131,7 @@ def test_a_row_of_the_panel_leads_to_its_module() -> None:
     drive(story, quantized(), size=(160, 40))
 
 
-def test_a_pruning_says_which_channels_go() -> None:
+def test_a_pruning_report_shows_the_removed_channels() -> None:
     found = tg.pruning(net(), X, timed=False)
     text = shown(found, size=(180, 40))
 
@@ -143,7 +143,7 @@ def test_a_pruning_says_which_channels_go() -> None:
 
 
 @pytest.mark.slow
-def test_an_estimate_has_columns() -> None:
+def test_an_estimate_adds_columns_to_the_tree() -> None:
     text = shown(tg.estimate(net(), X), size=(160, 30))
 
     assert "Forward ≥" in text.splitlines()[1]
@@ -151,7 +151,7 @@ def test_an_estimate_has_columns() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_size_has_a_panel() -> None:
+def test_a_batch_size_report_has_a_panel() -> None:
     found = batch_size()
     planned = shown(found, size=(80, 24))
     assert f"Batch size {found.batch:,} fits in 1.0 MB" in planned.splitlines()[0]
@@ -159,7 +159,7 @@ def test_a_batch_size_has_a_panel() -> None:
 
 
 @pytest.mark.slow
-def test_several_reports_lie_over_a_model_that_runs() -> None:
+def test_several_reports_can_be_shown_with_a_forward() -> None:
     text = shown(net(), X, reports=[quantized(), batch_size()], press=("R", "R"), size=(180, 40))
 
     assert "suggested" in text.splitlines()[1]
@@ -179,7 +179,7 @@ def test_columns_of_a_report_are_not_remembered(tmp_path: Path) -> None:
     assert "params" in later.splitlines()[1]
 
 
-def test_the_columns_can_be_hidden() -> None:
+def test_report_columns_can_be_hidden() -> None:
     async def story(explorer: Explorer) -> None:
         await explorer.press("L", "down", "space")
         assert "int8" not in explorer.text.splitlines()[1].partition("│")[0]
@@ -188,12 +188,12 @@ def test_the_columns_can_be_hidden() -> None:
     drive(story, quantized(), size=(160, 40))
 
 
-def test_something_else_than_a_report_is_refused() -> None:
+def test_an_object_that_is_not_a_report_is_refused() -> None:
     with pytest.raises(tg.errors.TargetError, match="a dict cannot be laid over the tree"):
         shown(net(), reports=[{}])
 
 
-def test_the_help_names_the_panel() -> None:
+def test_the_help_lists_the_report_panel() -> None:
     text = shown(quantized(), press=("question_mark",), size=(180, 60))
 
     assert "Reports" in text

@@ -82,7 +82,7 @@ def test_a_forward_that_raises_opens_with_the_explanation(
     drive(story, model, *inputs, size=(180, 40), **options)
 
 
-def test_the_cursor_begins_at_the_module_that_failed() -> None:
+def test_the_cursor_starts_at_the_module_that_failed() -> None:
     async def story(explorer: Explorer) -> None:
         assert explorer.selected == "second"
         await explorer.press("up", "w")
@@ -91,7 +91,7 @@ def test_the_cursor_begins_at_the_module_that_failed() -> None:
     drive(story, Narrow(), torch.ones(3, 4))
 
 
-def test_in_an_event_loop_a_forward_that_raises_still_raises() -> None:
+def test_a_failing_forward_raises_in_an_event_loop() -> None:
     async def cell() -> None:
         tg.explore(Narrow(), torch.ones(3, 4))
 
@@ -99,7 +99,7 @@ def test_in_an_event_loop_a_forward_that_raises_still_raises() -> None:
         asyncio.run(cell())
 
 
-def test_a_weight_that_is_not_finite_is_an_error_at_its_module() -> None:
+def test_a_non_finite_weight_is_an_error_at_its_module() -> None:
     model = net()
     with torch.no_grad():
         model.get_parameter("4.weight")[0, 0] = torch.inf
@@ -111,14 +111,14 @@ def test_a_weight_that_is_not_finite_is_an_error_at_its_module() -> None:
         assert "1 error" in text
 
 
-def test_running_statistics_that_are_not_finite_are_an_error() -> None:
+def test_non_finite_running_statistics_are_an_error() -> None:
     model = net()
     model.get_buffer("1.running_var")[2] = torch.inf
 
     assert "1 of 8 values of `1.running_var` is Inf" in shown(model, press=("exclamation_mark",))
 
 
-def test_a_nan_that_the_forward_makes_is_an_error_where_it_is_made() -> None:
+def test_a_nan_in_the_forward_is_an_error_at_its_origin() -> None:
     class Root(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sqrt()
@@ -133,7 +133,7 @@ def test_a_nan_that_the_forward_makes_is_an_error_where_it_is_made() -> None:
     assert "2 ✗" not in text
 
 
-def test_infinities_where_they_belong_are_no_problem() -> None:
+def test_expected_infinities_are_not_a_problem() -> None:
     model = healthy()
 
     assert "No problems found in this forward or in the weights." in shown(
@@ -143,7 +143,7 @@ def test_infinities_where_they_belong_are_no_problem() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_checkpoint_with_a_nan_in_it_has_an_error_there(tmp_path: Path, suffix: str) -> None:
+def test_a_nan_in_a_checkpoint_is_an_error_at_its_module(tmp_path: Path, suffix: str) -> None:
     state = net().state_dict()
     state["4.bias"][1] = torch.nan
     file = tmp_path / f"model{suffix}"
@@ -152,7 +152,7 @@ def test_a_checkpoint_with_a_nan_in_it_has_an_error_there(tmp_path: Path, suffix
     assert "1 of 2 values of `4.bias` is NaN" in shown(file, press=("exclamation_mark",))
 
 
-def test_a_training_checkpoint_shows_the_model_and_lists_what_is_beside_it(tmp_path: Path) -> None:
+def test_a_training_checkpoint_shows_the_model_and_lists_its_other_contents(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3, 4)).sum().backward()
@@ -241,7 +241,7 @@ def test_a_trace_opens_with_its_operations() -> None:
     assert "linear_1_1" in text
 
 
-def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
+def test_choices_are_remembered_per_kind_of_target(tmp_path: Path) -> None:
     run = recorded_run(tmp_path, loss=1.25)
 
     def explored(target: Any, *press: str) -> str:
@@ -256,7 +256,7 @@ def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
     assert "Series" not in explored(net())
 
 
-def test_a_comparison_always_shows_what_changed(tmp_path: Path) -> None:
+def test_a_comparison_always_shows_the_changes(tmp_path: Path) -> None:
     old, new = net(), net()
     with torch.no_grad():
         new.get_parameter("4.weight").add_(1)
@@ -270,7 +270,7 @@ def test_a_comparison_always_shows_what_changed(tmp_path: Path) -> None:
     assert "≠ weight Δ" in later
 
 
-def test_groups_of_a_checkpoint_are_not_of_one_class(tmp_path: Path) -> None:
+def test_checkpoint_groups_are_not_treated_as_one_class(tmp_path: Path) -> None:
     file = tmp_path / "net.pt"
     torch.save(net().state_dict(), file)
 
@@ -281,7 +281,7 @@ def test_groups_of_a_checkpoint_are_not_of_one_class(tmp_path: Path) -> None:
     assert "group ×" not in text
 
 
-def test_the_title_of_the_panel_in_front_is_always_seen() -> None:
+def test_the_title_of_the_active_panel_is_always_visible() -> None:
     async def story(explorer: Explorer) -> None:
         titles = {"c": "Code", "a": "Attributes", "P": "Performance", "w": "Tensor flow"}
         for key, title in titles.items():
@@ -295,13 +295,13 @@ def test_the_title_of_the_panel_in_front_is_always_seen() -> None:
     drive(story, net(), torch.ones(3, 4))
 
 
-def test_what_was_not_looked_at_is_not_called_sound() -> None:
+def test_an_unchecked_trace_is_not_reported_as_healthy() -> None:
     trace = tg.trace(net(), torch.ones(3, 4))
 
     assert "Not checked. tg.guard(model)" in shown(trace, press=("exclamation_mark",))
 
 
-def test_rps_call_shows_tensors_and_the_names_of_its_statistics() -> None:
+def test_a_recorded_call_shows_its_tensors_and_statistic_names() -> None:
     async def story(explorer: Explorer) -> None:
         await explorer.settle()
         await explorer.press("j", "a", "tab")
@@ -320,7 +320,7 @@ def test_rps_call_shows_tensors_and_the_names_of_its_statistics() -> None:
     assert len(opened) == 1
 
 
-def test_a_model_with_inputs_shows_what_went_through_it() -> None:
+def test_exploring_a_model_with_inputs_shows_recorded_tensors() -> None:
     text = shown(net(), torch.ones(3, 4), press=("f", "F"))
 
     assert "3×4" in text
@@ -328,7 +328,7 @@ def test_a_model_with_inputs_shows_what_went_through_it() -> None:
     assert "192" in text
 
 
-def test_a_forward_leaves_the_model_as_it_was() -> None:
+def test_exploring_with_inputs_does_not_change_the_model() -> None:
     model = net()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.get_rng_state()
@@ -341,7 +341,7 @@ def test_a_forward_leaves_the_model_as_it_was() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_an_error_that_cannot_be_explained_is_the_users_own() -> None:
+def test_an_unexplained_error_is_raised_unchanged() -> None:
     class Pipeline:
         def __init__(self) -> None:
             self.net = net()
@@ -353,7 +353,7 @@ def test_an_error_that_cannot_be_explained_is_the_users_own() -> None:
         shown(Pipeline(), torch.ones(3, 5))
 
 
-def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
+def test_forward_arguments_may_share_names_with_options() -> None:
     x = torch.ones(2)
 
     text = shown(NamedLikeOptions(), x, target=x, backward=x, loss=x, press=("F",))
@@ -361,7 +361,7 @@ def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     assert "FLOPs" in text.splitlines()[1]
 
 
-def test_an_option_that_the_forward_takes_too_is_asked_about() -> None:
+def test_an_option_that_is_also_a_forward_argument_is_ambiguous() -> None:
     with pytest.raises(
         errors.TargetError, match="'against' is both an option of explore and an argument"
     ):
@@ -373,7 +373,7 @@ def test_inputs_without_a_model_are_refused() -> None:
         explore(x=torch.ones(2))
 
 
-def test_statistics_that_were_recorded_before_are_there() -> None:
+def test_previously_recorded_statistics_are_shown() -> None:
     model = net()
     with tg.record_torch_module_forward_stats(model):
         model(torch.ones(3, 4))
@@ -381,7 +381,7 @@ def test_statistics_that_were_recorded_before_are_there() -> None:
     assert "3×8" in shown(model, press=("f",))
 
 
-def test_a_pipeline_that_is_no_module_is_a_tree_of_its_models() -> None:
+def test_a_pipeline_that_is_not_a_module_is_a_tree_of_its_models() -> None:
     class Pipeline:
         def __init__(self) -> None:
             self.encoder = net()
@@ -393,7 +393,7 @@ def test_a_pipeline_that_is_no_module_is_a_tree_of_its_models() -> None:
     assert "cat" in text
 
 
-def test_what_other_verbs_gave_back_can_be_explored() -> None:
+def test_results_of_other_functions_can_be_explored() -> None:
     model, inputs = net(), torch.ones(3, 4)
 
     assert "3×8" in shown(tg.trace(model, inputs), press=("f",))
@@ -402,7 +402,7 @@ def test_what_other_verbs_gave_back_can_be_explored() -> None:
 
 
 @pytest.mark.parametrize("wrap", [dict, lambda state: {"epoch": 3, "model": state}])
-def test_a_dict_of_tensors_is_explored_as_the_file_it_came_from(wrap: Any) -> None:
+def test_a_dict_of_tensors_is_explored_like_a_checkpoint_file(wrap: Any) -> None:
     state = wrap(net().state_dict())
 
     text = shown(state, press=("a",))
@@ -413,7 +413,7 @@ def test_a_dict_of_tensors_is_explored_as_the_file_it_came_from(wrap: Any) -> No
     assert "Attributes" in text
 
 
-def test_histograms_before_and_after_are_drawn_for_a_changed_tensor() -> None:
+def test_old_and_new_histograms_are_drawn_for_a_changed_tensor() -> None:
     torch.manual_seed(0)
     old = {"layer.weight": torch.randn(64, 64)}
     new = {"layer.weight": old["layer.weight"] + 2.0}
@@ -470,7 +470,7 @@ def test_a_checkpoint_cannot_be_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("press", "picked"), [(("enter",), "Latest"), (("down", "enter"), "Earlier"), (("escape",), "")]
 )
-def test_one_of_the_targets_of_a_folder_is_picked(
+def test_a_target_of_the_folder_can_be_picked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, press: tuple[str, ...], picked: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -497,7 +497,7 @@ def test_one_of_the_targets_of_a_folder_is_picked(
     assert [picked in text for text in seen[1:]] == [True] * bool(picked)
 
 
-def test_the_runs_of_a_folder_are_sorted_filtered_selected_and_opened(tmp_path: Path) -> None:
+def test_runs_in_a_folder_can_be_sorted_filtered_selected_and_opened(tmp_path: Path) -> None:
     for lr, loss in ((0.1, 0.3), (0.01, 0.2), (0.001, 0.4)):
         path = tmp_path / f"lr{lr}.glass"
         with tg.watch(net(), save=path, config={"lr": lr}, verbose=False) as watcher:
@@ -537,7 +537,7 @@ def test_the_runs_of_a_folder_are_sorted_filtered_selected_and_opened(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_run_that_starts_appears_in_the_table_of_its_folder(tmp_path: Path) -> None:
+def test_a_new_run_appears_in_the_table_of_its_folder(tmp_path: Path) -> None:
     for name in ("first", "second"):
         tg.watch(net(), save=tmp_path / f"{name}.glass", verbose=False).close()
     seen: list[str] = []
@@ -561,12 +561,12 @@ def test_a_run_that_starts_appears_in_the_table_of_its_folder(tmp_path: Path) ->
     assert seen[0].startswith(f" 3 runs in {tmp_path}: 1 running")
 
 
-def test_without_a_terminal_it_says_what_else_there_is() -> None:
+def test_without_a_terminal_explore_suggests_alternatives() -> None:
     with pytest.raises(errors.ViewError, match="needs a terminal"):
         explore(net())
 
 
-def test_without_a_terminal_nothing_can_be_picked_but_named(
+def test_without_a_terminal_the_error_lists_the_targets_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -577,7 +577,7 @@ def test_without_a_terminal_nothing_can_be_picked_but_named(
         explore()
 
 
-def test_in_an_event_loop_the_page_is_opened_and_said(
+def test_in_an_event_loop_the_page_opens_and_a_message_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
@@ -593,9 +593,7 @@ def test_in_an_event_loop_the_page_is_opened_and_said(
     assert "so the web page opens instead" in capsys.readouterr().err
 
 
-def test_a_config_says_what_is_shown_for_this_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_applies_to_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     config = tg.ExplorerConfig(show_memory=False, color_scheme="light", max_depth=0)
 
@@ -606,7 +604,7 @@ def test_a_config_says_what_is_shown_for_this_time(
     assert (preferences.theme, preferences.depth) == ("glass-light", 0)
 
 
-def test_choices_are_there_again_in_the_next_session(tmp_path: Path) -> None:
+def test_choices_are_restored_in_the_next_session(tmp_path: Path) -> None:
     model = net()
     shown(
         model,

@@ -205,9 +205,7 @@ def test_the_command_runs_a_model_and_shows_it(terminal: Terminal, tmp_path: Pat
     terminal.type("q")
 
 
-def test_a_run_that_is_being_written_moves_in_the_terminal(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_a_live_run_updates_in_the_terminal(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     model, tokens = TinyGPT(), torch.ones(1, 4, dtype=torch.int64)
     watcher = tg.watch(model, save=file, log="io", verbose=False)

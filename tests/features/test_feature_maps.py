@@ -25,7 +25,7 @@ def pixels(data: bytes) -> list[list[tuple[int, ...]]]:
     return [[tuple(row[4 * x : 4 * x + 4]) for x in range(width)] for row in rows]
 
 
-def test_the_channels_of_a_layer_are_a_grid_with_empty_cells_left_transparent(
+def test_channels_form_a_grid_with_transparent_empty_cells(
     tmp_path: Path,
 ) -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU())
@@ -60,7 +60,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": True}, {"groups": 2}], ids=str)
-def test_attention_weights_are_those_that_make_the_output(options: dict[str, bool]) -> None:
+def test_attention_weights_reproduce_the_output(options: dict[str, bool]) -> None:
     torch.manual_seed(0)
     trace = tg.trace(Attention(**options), torch.randn(3, 5, 8))
     op = next(op for op in trace.ops if op.function == "scaled_dot_product_attention")
@@ -105,7 +105,7 @@ def test_attention_weights_of_a_fused_projection_are_not_mixed_up(
     assert torch.tensor(op.attention(sample=1).maps[0]).allclose(truth[1], atol=1e-6)
 
 
-def test_what_is_not_a_picture_says_why() -> None:
+def test_an_op_without_feature_maps_says_why() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), torch.randn(2, 4))
     with pytest.raises(tg.TorchglassError, match="is not a picture: its shape is"):
         trace["1"].images()

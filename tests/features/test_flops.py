@@ -56,7 +56,7 @@ def counted() -> Any:
     )
 
 
-def test_every_module_has_its_operations_in_both_directions(counted: Any) -> None:
+def test_every_module_has_forward_and_backward_flops(counted: Any) -> None:
     assert counted.forward_flops == CONV + HEAD
     # Nobody asks for the gradient of the image.
     assert counted.backward_flops == CONV + 2 * HEAD
@@ -64,7 +64,7 @@ def test_every_module_has_its_operations_in_both_directions(counted: Any) -> Non
     assert counted.total_macs == (2 * CONV + 3 * HEAD) // 2
 
 
-def test_what_is_printed_has_a_line_for_each_module_and_the_rule_it_was_counted_by(
+def test_the_printed_flops_have_a_line_per_module_and_the_counting_rule(
     counted: Any,
 ) -> None:
     text = str(counted)
@@ -76,7 +76,7 @@ def test_what_is_printed_has_a_line_for_each_module_and_the_rule_it_was_counted_
     assert "Lower bound" not in text
 
 
-def test_the_speed_and_the_intensity_tell_what_holds_a_module_up(counted: Any) -> None:
+def test_speed_and_arithmetic_intensity_name_the_bottleneck(counted: Any) -> None:
     conv, head = counted["conv"], counted["head"]
 
     assert conv.intensity is not None
@@ -86,7 +86,7 @@ def test_the_speed_and_the_intensity_tell_what_holds_a_module_up(counted: Any) -
     assert "aten.convolution_backward" in counted.op_table()
 
 
-def test_an_op_of_ones_own_is_counted_once_it_has_a_formula() -> None:
+def test_a_custom_op_is_counted_once_it_has_a_formula() -> None:
     @torch.library.custom_op("glassstory::mix", mutates_args=())
     def mix(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x @ weight
@@ -109,7 +109,9 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "net.py:Net"
 
 
-def test_the_command_prints_the_table_alone(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_flops_command_prints_only_the_table(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["flops", net, "--input", "2x3x16x16", "--ops"]) == 0
 
     out = capsys.readouterr().out
@@ -118,7 +120,7 @@ def test_the_command_prints_the_table_alone(net: str, capsys: pytest.CaptureFixt
     assert "talks" not in out
 
 
-def test_the_command_writes_files_beside_the_table(
+def test_the_flops_command_writes_files_and_prints_the_table(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["flops", net, "--input", "2x3x16x16", "--backward"]
@@ -132,7 +134,7 @@ def test_the_command_writes_files_beside_the_table(
     assert f"{2 * CONV + 3 * HEAD:,} FLOPs" in capsys.readouterr().out
 
 
-def test_the_command_prints_json_alone_where_it_is_asked_to(
+def test_the_flops_command_can_print_only_json(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["flops", net, "--input", "2x3x16x16", "--backward", "--fake", "--json", "-"]
@@ -144,7 +146,7 @@ def test_the_command_prints_json_alone_where_it_is_asked_to(
     assert counted["fake"] is True
 
 
-def test_the_csv_of_each_measurement_has_shares_as_fractions_and_units_in_its_headings() -> None:
+def test_measurement_csv_has_fractions_and_units_in_its_headers() -> None:
     import csv
 
     import torchglass as tg

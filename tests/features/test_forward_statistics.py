@@ -80,7 +80,7 @@ def network() -> Any:
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
 
 
-def test_every_name_of_the_document_is_an_attribute_and_a_key() -> None:
+def test_every_documented_name_is_an_attribute_and_a_key() -> None:
     model = network()
     x = torch.randn(5, 3, requires_grad=True)
 
@@ -101,7 +101,7 @@ def test_every_name_of_the_document_is_an_attribute_and_a_key() -> None:
     assert 0 < stats.runtime == stats["runtime"] < 60
 
 
-def test_the_input_of_an_in_place_module_is_not_its_output() -> None:
+def test_the_recorded_input_of_an_in_place_module_is_not_its_output() -> None:
     model = network()
 
     with tg.record_torch_module_forward_stats(model):
@@ -112,7 +112,7 @@ def test_the_input_of_an_in_place_module_is_not_its_output() -> None:
     assert stats.out_min == 0
 
 
-def test_the_list_is_there_in_the_block_and_begins_anew_with_the_next_one() -> None:
+def test_forward_stats_fills_during_the_block_and_restarts_in_the_next() -> None:
     model = network()
 
     with tg.record_torch_module_forward_stats(model):
@@ -126,7 +126,7 @@ def test_the_list_is_there_in_the_block_and_begins_anew_with_the_next_one() -> N
     assert model[0].forward_stats == []
 
 
-def test_the_list_holds_no_more_than_was_asked_for() -> None:
+def test_forward_stats_keeps_at_most_the_requested_number() -> None:
     model = network()
 
     with tg.record_torch_module_forward_stats(model, keep=2):
@@ -189,7 +189,7 @@ def test_only_the_recorded_part_of_a_pipeline_is_recorded() -> None:
     }
 
 
-def test_a_recording_tells_of_each_pass_and_leaves_nothing_behind() -> None:
+def test_a_recording_lists_each_pass_and_leaves_nothing_on_the_model() -> None:
     model = network()
 
     with tg.record(model, keep=10) as recording:
@@ -205,7 +205,7 @@ def test_a_recording_tells_of_each_pass_and_leaves_nothing_behind() -> None:
     assert not hasattr(model, "forward_stats")
 
 
-def test_tensors_are_kept_when_asked_for_within_a_budget() -> None:
+def test_tensors_are_kept_on_request_within_a_budget() -> None:
     model = network()
     x = torch.ones(2, 3)
 
@@ -221,7 +221,7 @@ def test_tensors_are_kept_when_asked_for_within_a_budget() -> None:
     assert small.tensors_left_out > 0
 
 
-def test_exploring_with_statistics_changes_neither_buffers_nor_random_numbers() -> None:
+def test_exploring_with_statistics_changes_neither_buffers_nor_random_state() -> None:
     model: Any = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout())
     before = torch.get_rng_state()
 
@@ -235,7 +235,7 @@ def test_exploring_with_statistics_changes_neither_buffers_nor_random_numbers() 
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-def test_a_lazy_model_becomes_a_real_one_by_exploring_it_with_statistics() -> None:
+def test_exploring_a_lazy_model_with_statistics_initializes_it() -> None:
     model: Any = nn.Sequential(nn.LazyLinear(2))
 
     with terminal():

@@ -73,7 +73,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
-def test_the_op_that_made_the_first_nan_is_named_with_its_module_line_and_numbers() -> None:
+def test_the_op_of_the_first_nan_is_named_with_module_line_and_values() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Attention(broken=False), Attention(broken=True), Attention(broken=False))
     x = torch.randn(2, 5, 16)
@@ -98,7 +98,7 @@ def test_the_op_that_made_the_first_nan_is_named_with_its_module_line_and_number
     assert made.stats.max == pytest.approx(given.stats.max**0.5)
 
 
-def test_an_error_is_raised_at_the_users_line_and_tells_the_story() -> None:
+def test_an_error_is_raised_at_the_users_line_with_the_explanation() -> None:
     model = nn.Sequential(Attention(broken=True))
 
     with pytest.raises(NonFiniteError) as raised, guard(model):
@@ -173,7 +173,7 @@ def test_attention_over_a_fully_masked_row_is_blamed() -> None:
     assert finding.op == "softmax"
 
 
-def test_the_classic_mistake_of_multiplying_a_mask_by_inf_is_blamed_on_the_product() -> None:
+def test_multiplying_a_mask_by_inf_is_blamed_on_the_product() -> None:
     keep = torch.tensor([1.0, 1.0, 0.0])
     model = Does(lambda self, x: (x + (1 - keep) * -INF).softmax(-1))
 
@@ -182,7 +182,7 @@ def test_the_classic_mistake_of_multiplying_a_mask_by_inf_is_blamed_on_the_produ
     assert (finding.op.strip("_"), finding.facts["nan"]) == ("mul", 2)
 
 
-def test_an_inf_and_the_nan_that_comes_of_it_are_two_findings_in_order() -> None:
+def test_an_inf_and_the_resulting_nan_are_two_findings_in_order() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         large = torch.exp(x)
         return large - large
@@ -196,7 +196,7 @@ def test_an_inf_and_the_nan_that_comes_of_it_are_two_findings_in_order() -> None
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_came_in_with_an_input_is_told_as_such(moved: bool) -> None:
+def test_non_finite_inputs_are_reported_as_such(moved: bool) -> None:
     x = torch.randn(3, 4)
     x[1, 2] = float("nan")
 
@@ -216,7 +216,7 @@ def test_what_came_in_with_an_input_is_told_as_such(moved: bool) -> None:
     assert finding.facts["used_by"] == "linear"
 
 
-def test_what_a_parameter_or_a_buffer_holds_is_told_by_its_name() -> None:
+def test_non_finite_parameters_and_buffers_are_reported_by_name() -> None:
     broken = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
     worn = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
     with torch.no_grad():
@@ -229,7 +229,9 @@ def test_what_a_parameter_or_a_buffer_holds_is_told_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(torch.float16, 4e4), (torch.bfloat16, 2e38)])
-def test_a_small_float_is_warned_of_before_it_overflows(dtype: torch.dtype, value: float) -> None:
+def test_a_half_precision_value_near_overflow_is_a_warning(
+    dtype: torch.dtype, value: float
+) -> None:
     model = Does(lambda self, x: x * 2)
 
     finding = only(found(model, torch.full((3,), value / 2, dtype=dtype)))
@@ -238,7 +240,7 @@ def test_a_small_float_is_warned_of_before_it_overflows(dtype: torch.dtype, valu
     assert f"% of the {str(dtype).removeprefix('torch.')} maximum" in finding.message
 
 
-def test_a_warning_of_an_overflow_stops_nothing_and_the_overflow_does() -> None:
+def test_a_near_overflow_does_not_raise_but_an_overflow_does() -> None:
     model = Does(lambda self, x: (x * 2) * 2)
 
     with (
@@ -249,7 +251,7 @@ def test_a_warning_of_an_overflow_stops_nothing_and_the_overflow_does() -> None:
         model(torch.full((3,), 2e4, dtype=torch.float16))
 
 
-def test_the_smallest_number_of_a_type_as_a_mask_is_no_near_overflow() -> None:
+def test_a_mask_of_finfo_min_is_not_a_near_overflow() -> None:
     least = torch.finfo(torch.float16).min
     hidden = torch.eye(4, dtype=torch.bool)
     model = Does(lambda self, x: x.masked_fill(hidden, least) + (~hidden).half() * least)
@@ -257,7 +259,7 @@ def test_the_smallest_number_of_a_type_as_a_mask_is_no_near_overflow() -> None:
     assert found(model, torch.zeros(4, 4, dtype=torch.float16)) == ()
 
 
-def test_memory_that_was_never_written_is_nobodys_fault() -> None:
+def test_uninitialized_memory_is_not_blamed() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         rows = torch.empty(3, 4)
         rows.view(torch.int32).fill_(-1)  # What is in memory may well be NaN.
@@ -269,7 +271,7 @@ def test_memory_that_was_never_written_is_nobodys_fault() -> None:
     assert found(Does(forward, fc=nn.Linear(4, 2)), torch.randn(4)) == ()
 
 
-def test_a_backward_that_makes_inf_is_told_by_the_forward_that_it_belongs_to() -> None:
+def test_an_inf_in_the_backward_names_the_forward_op() -> None:
     model = nn.Sequential(nn.Flatten(), Does(lambda self, x: torch.sqrt(x)))
     x = torch.zeros(1, 3, requires_grad=True)
 
@@ -282,7 +284,7 @@ def test_a_backward_that_makes_inf_is_told_by_the_forward_that_it_belongs_to() -
     assert finding.facts["node"] == "SqrtBackward0"
 
 
-def test_the_trap_of_where_is_found_on_the_way_back() -> None:
+def test_nan_gradients_through_where_are_found_in_the_backward() -> None:
     model = Does(lambda self, x: torch.where(x > 0, x.log(), 0.0))
     x = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
 
@@ -295,7 +297,7 @@ def test_the_trap_of_where_is_found_on_the_way_back() -> None:
     assert backward.facts["first_index"] == [0]
 
 
-def test_a_gradient_of_a_parameter_is_told_by_its_name() -> None:
+def test_a_bad_parameter_gradient_is_reported_by_name() -> None:
     model = Does(lambda self, x: (self.scale * 0).sqrt() * x)
     model.scale = nn.Parameter(torch.ones(3))
 
@@ -319,7 +321,7 @@ class Spoils(torch.autograd.Function):
         return gradients[0] * float("nan")
 
 
-def test_a_function_of_the_users_own_is_found_by_its_name() -> None:
+def test_a_custom_autograd_function_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Does(lambda self, x: Spoils.apply(x)))  # type: ignore[no-untyped-call]
 
     messages = [finding.message for finding in found(model, torch.ones(1, 2), train=True)]
@@ -327,7 +329,7 @@ def test_a_function_of_the_users_own_is_found_by_its_name() -> None:
     assert "the backward of Spoils produced 2 NaN among 2 values in module 1" in messages
 
 
-def test_a_gradient_that_was_bad_from_the_start_is_told_as_such() -> None:
+def test_a_non_finite_initial_gradient_is_reported_as_such() -> None:
     model = nn.Linear(2, 2)
     gradient = torch.tensor([[1.0, float("nan")]])
 
@@ -338,13 +340,13 @@ def test_a_gradient_that_was_bad_from_the_start_is_told_as_such() -> None:
     assert "came with the initial gradient of backward" in finding.message
 
 
-def test_a_backward_can_be_left_alone() -> None:
+def test_the_backward_can_be_excluded() -> None:
     model = Does(lambda self, x: torch.sqrt(x))
 
     assert found(model, torch.zeros(3, requires_grad=True), train=True, backward=False) == ()
 
 
-def test_a_warning_comes_once_for_each_place() -> None:
+def test_a_warning_is_issued_once_per_location() -> None:
     model = Does(lambda self, x: x.log())
 
     with warnings.catch_warnings(record=True) as caught, guard(model, on="warn") as guarded:
@@ -366,7 +368,7 @@ def test_a_module_or_an_op_can_be_allowed() -> None:
     assert len(found(model, -torch.ones(2), allow=["1"])) == 1
 
 
-def test_the_call_of_a_module_that_runs_many_times_is_counted() -> None:
+def test_a_finding_names_the_call_number_of_a_repeated_module() -> None:
     cell = Does(lambda self, x: (x - 1).sqrt())
     model = Does(lambda self, x: self.cell(self.cell(self.cell(x))), cell=cell)
 
@@ -375,7 +377,7 @@ def test_the_call_of_a_module_that_runs_many_times_is_counted() -> None:
     assert (finding.path, finding.call) == ("cell", 3)
 
 
-def test_a_step_of_an_optimizer_that_spoils_a_parameter_is_found() -> None:
+def test_an_optimizer_step_that_breaks_a_parameter_is_found() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e38)
 
@@ -388,7 +390,7 @@ def test_a_step_of_an_optimizer_that_spoils_a_parameter_is_found() -> None:
     assert "produced 2 Inf among 2 values" in finding.message
 
 
-def test_an_op_in_place_is_shown_with_what_it_wrote_over() -> None:
+def test_an_in_place_op_is_shown_with_its_overwritten_input() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = x * 1
         y /= torch.tensor([1.0, 0.0])
@@ -401,7 +403,7 @@ def test_an_op_in_place_is_shown_with_what_it_wrote_over() -> None:
     assert (finding.tensors[0].stats.min, finding.tensors[0].stats.max) == (3.0, 4.0)
 
 
-def test_a_loss_can_be_checked_by_hand() -> None:
+def test_a_loss_can_be_checked_explicitly() -> None:
     model = nn.Linear(2, 2)
 
     with guard(model, on="record", cheap=True) as guarded:
@@ -412,7 +414,7 @@ def test_a_loss_can_be_checked_by_hand() -> None:
     assert "the loss contains 1 NaN" in only(guarded.findings).message
 
 
-def test_a_model_without_fault_says_so() -> None:
+def test_a_healthy_model_says_so() -> None:
     with guard(nn.Linear(2, 2)) as guarded:
         pass
 
@@ -420,7 +422,7 @@ def test_a_model_without_fault_says_so() -> None:
     assert str(guarded) == "No NaN or Inf found"
 
 
-def test_a_way_to_tell_that_is_not_known_is_refused() -> None:
+def test_an_unknown_action_of_a_guard_is_refused() -> None:
     wrong: Any = "scream"
     with pytest.raises(errors.TargetError, match="not 'scream'"), guard(nn.ReLU(), on=wrong):
         pass
@@ -430,7 +432,7 @@ def dumped(tmp_path: Path, model: nn.Module, x: torch.Tensor, **options: Any) ->
     return found(model, x, dump=tmp_path, **options)[0]
 
 
-def test_the_culprit_can_be_run_again_alone(tmp_path: Path) -> None:
+def test_the_op_of_a_finding_can_be_replayed_alone(tmp_path: Path) -> None:
     model = Does(lambda self, x: functional.softmax(x * INF, dim=-1))
     finding = dumped(tmp_path, model, torch.randn(2, 4))
 
@@ -443,7 +445,7 @@ def test_the_culprit_can_be_run_again_alone(tmp_path: Path) -> None:
     assert "run alone: reproduced" in str(again)
 
 
-def test_an_op_in_place_is_run_again_on_what_it_wrote_over(tmp_path: Path) -> None:
+def test_an_in_place_op_is_replayed_on_its_overwritten_input(tmp_path: Path) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = x * 1
         y[1:].sqrt_()
@@ -459,7 +461,7 @@ def test_an_op_in_place_is_run_again_on_what_it_wrote_over(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("forward", [lambda self, x: x.sqrt(), lambda self, x: (x * 1).sqrt_()])
-def test_a_backward_can_be_run_again_alone(forward: Any, tmp_path: Path) -> None:
+def test_a_backward_op_can_be_replayed_alone(forward: Any, tmp_path: Path) -> None:
     x = torch.zeros(3, requires_grad=True)
 
     finding = dumped(tmp_path, Does(forward), x, train=True)
@@ -470,7 +472,7 @@ def test_a_backward_can_be_run_again_alone(forward: Any, tmp_path: Path) -> None
     assert "gradient produced" in str(again)
 
 
-def test_an_op_that_cannot_be_written_down_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_an_op_that_cannot_be_dumped_is_refused_with_the_reason(tmp_path: Path) -> None:
     model = Does(lambda self, x: torch.normal(x, INF))
 
     finding = dumped(tmp_path, model, torch.ones(3))
@@ -479,7 +481,7 @@ def test_an_op_that_cannot_be_written_down_is_refused_with_the_reason(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_no_guard_wrote_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_guard_dump_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"x": torch.ones(2)}, tmp_path / "weights.safetensors")
@@ -489,7 +491,7 @@ def test_a_file_that_no_guard_wrote_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_a_script_is_looked_at_as_a_whole() -> None:
+def test_a_scripted_module_is_checked_as_one_op() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.LogSigmoid()))
     broken = torch.jit.script(nn.Sequential(nn.Linear(2, 2)))
     with torch.no_grad():
@@ -501,7 +503,7 @@ def test_a_script_is_looked_at_as_a_whole() -> None:
     assert finding.message.startswith("parameter 1.0.bias contains 1 NaN, first used by script")
 
 
-def test_a_compiled_model_is_guarded_as_the_python_that_it_was_made_of() -> None:
+def test_a_compiled_model_is_guarded_as_its_python_code() -> None:
     model = nn.Sequential(nn.ReLU(), Does(lambda self, x: (x - 1).log()))
     model.compile(backend="eager")
 
@@ -510,7 +512,7 @@ def test_a_compiled_model_is_guarded_as_the_python_that_it_was_made_of() -> None
     assert (finding.op, finding.path) == ("log", "1")
 
 
-def test_a_graph_that_outlives_the_guard_is_left_alone() -> None:
+def test_a_backward_after_the_guard_ends_is_not_checked() -> None:
     x = torch.zeros(3, requires_grad=True)
     with guard(nn.Identity()):
         loss = x.sqrt().sum()
@@ -521,7 +523,7 @@ def test_a_graph_that_outlives_the_guard_is_left_alone() -> None:
     assert torch.isinf(x.grad).all()
 
 
-def test_an_exception_of_the_models_own_comes_through() -> None:
+def test_an_exception_in_a_guarded_model_is_unchanged() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         x.log_()
         raise KeyError("mine")
@@ -530,7 +532,7 @@ def test_an_exception_of_the_models_own_comes_through() -> None:
         Does(forward)(torch.ones(2))
 
 
-def test_no_tensor_of_a_training_is_held() -> None:
+def test_the_guard_keeps_no_tensor_alive() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
     gone = []
 
@@ -544,7 +546,7 @@ def test_no_tensor_of_a_training_is_held() -> None:
     assert [reference() for reference in gone] == [None, None, None]
 
 
-def test_a_folder_cannot_be_run_again_and_is_called_one(tmp_path: Path) -> None:
+def test_replaying_a_folder_is_refused_as_a_folder(tmp_path: Path) -> None:
     with pytest.raises(errors.StoreError, match="it is a folder"):
         replay(tmp_path)
 
@@ -562,7 +564,7 @@ class Buckets(nn.Module):
         return self.bias(torch.where(apart < 8, apart, far.clamp(max=15)))
 
 
-def test_what_is_discarded_before_it_reaches_an_output_is_not_blamed() -> None:
+def test_non_finite_values_discarded_before_the_output_are_not_blamed() -> None:
     model = Does(lambda self, x: x + self.inner(x.shape[0]).sum(), inner=Buckets())
 
     with guard(model) as guarded:
@@ -574,7 +576,7 @@ def test_what_is_discarded_before_it_reaches_an_output_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize("aside", [False, True])
-def test_what_reaches_an_output_by_any_way_is_blamed_where_it_was_made(aside: bool) -> None:
+def test_non_finite_values_in_an_output_are_blamed_on_their_op(aside: bool) -> None:
     class Leaks(nn.Module):
         kept: torch.Tensor
 
@@ -592,7 +594,7 @@ def test_what_reaches_an_output_by_any_way_is_blamed_where_it_was_made(aside: bo
     assert "allow=" in str(raised.value)
 
 
-def test_what_needs_no_gradient_is_blamed_when_it_meets_what_does() -> None:
+def test_no_grad_values_are_blamed_when_combined_with_differentiable_ones() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             roots = torch.sqrt(-x)
@@ -603,7 +605,7 @@ def test_what_needs_no_gradient_is_blamed_when_it_meets_what_does() -> None:
     assert (first.op, first.kind) == ("sqrt", "nan")
 
 
-def test_the_message_says_how_to_allow_what_is_meant() -> None:
+def test_the_message_says_how_to_allow_intended_values() -> None:
     model = nn.Sequential(Does(lambda self, x: x.log()))
 
     with pytest.raises(NonFiniteError) as raised, guard(model):
@@ -615,7 +617,7 @@ def test_the_message_says_how_to_allow_what_is_meant() -> None:
 
 
 @pytest.mark.parametrize("bad", [INF, -INF, float("nan")])
-def test_a_weight_that_is_not_finite_is_named_whatever_comes_of_it(bad: float) -> None:
+def test_a_non_finite_weight_is_named_even_if_the_result_is_finite(bad: float) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     with torch.no_grad():
         model.get_parameter("2.weight")[0] = bad
@@ -627,7 +629,7 @@ def test_a_weight_that_is_not_finite_is_named_whatever_comes_of_it(bad: float) -
     assert f"parameter 2.weight contains 4 {word}" in finding.message
 
 
-def test_an_input_or_a_buffer_with_inf_is_named_whatever_comes_of_it() -> None:
+def test_an_input_or_buffer_with_inf_is_named_even_if_the_result_is_finite() -> None:
     fed = nn.Linear(2, 2)
     worn = nn.BatchNorm1d(2).eval()
     worn.get_buffer("running_mean")[0] = worn.get_buffer("running_var")[0] = INF
@@ -663,7 +665,7 @@ def scaled_step(model: nn.Module, *, clips: bool, fused: bool = False) -> torch.
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("options", [{}, {"cheap": True}, {"backward": False}])
-def test_overflows_that_a_scaler_checks_are_not_raised(
+def test_overflows_checked_by_a_grad_scaler_are_not_raised(
     options: dict[str, Any], clips: bool, fused: bool
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -677,7 +679,7 @@ def test_overflows_that_a_scaler_checks_are_not_raised(
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_the_scaler_of_another_training_hides_nothing() -> None:
+def test_the_grad_scaler_of_another_model_hides_nothing() -> None:
     other = nn.Linear(4, 1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaler.scale(other(torch.ones(1, 4)).sum()).backward()
@@ -690,7 +692,7 @@ def test_the_scaler_of_another_training_hides_nothing() -> None:
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_losses_that_are_scaled_together_are_not_raised() -> None:
+def test_overflows_of_jointly_scaled_losses_are_not_raised() -> None:
     model = nn.Linear(4, 1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
@@ -705,7 +707,7 @@ def test_losses_that_are_scaled_together_are_not_raised() -> None:
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_an_overflow_that_is_used_although_a_scaler_is_there_is_raised_before_the_update() -> None:
+def test_an_overflow_the_grad_scaler_does_not_check_raises_before_the_update() -> None:
     model = nn.Linear(4, 1)
     weight = model.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -722,7 +724,7 @@ def test_an_overflow_that_is_used_although_a_scaler_is_there_is_raised_before_th
     assert torch.equal(model.weight, weight)
 
 
-def test_no_dump_is_left_of_what_was_discarded(tmp_path: Path) -> None:
+def test_no_dump_is_left_of_discarded_values(tmp_path: Path) -> None:
     with guard(Buckets(), dump=tmp_path) as guarded:
         Buckets()(20)
 
@@ -730,7 +732,7 @@ def test_no_dump_is_left_of_what_was_discarded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_beside_a_guard_that_raises_goes_on() -> None:
+def test_a_recording_continues_after_a_guard_raised() -> None:
     model = nn.Sequential(Does(lambda self, x: x.log()))
 
     with record(model) as recording, guard(model):

@@ -139,7 +139,7 @@ class Residual(nn.Module):
         return x + self.bad(x) * x
 
 
-def test_gradients_are_those_that_torchs_own_hooks_see() -> None:
+def test_gradients_match_torch_hooks() -> None:
     torch.manual_seed(0)
     model = Residual()
     with torch.no_grad():
@@ -176,7 +176,7 @@ def test_gradients_are_those_that_torchs_own_hooks_see() -> None:
     assert not result["fc"].info["forward_nan"]
 
 
-def test_nan_and_inf_are_counted_apart() -> None:
+def test_nan_and_inf_are_counted_separately() -> None:
     class Spoiled(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x / torch.tensor([0.0, 0.0, 1.0])
@@ -203,7 +203,7 @@ class Pair(NamedTuple):
     right: torch.Tensor
 
 
-def test_all_tensors_of_tuples_and_keywords_are_there_with_their_real_sizes() -> None:
+def test_tensors_in_tuples_and_keyword_arguments_are_recorded_with_their_sizes() -> None:
     class Mixed(nn.Module):
         def forward(self, x: torch.Tensor, *, mask: torch.Tensor, scale: float) -> Any:
             return Pair(x * mask, [x.to(torch.bfloat16) * scale])  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def test_all_tensors_of_tuples_and_keywords_are_there_with_their_real_sizes() ->
     assert info["grad_out_shape"] == [[2, 3], [2, 3]]
 
 
-def test_modules_with_tuples_of_tensors_are_watched_both_ways() -> None:
+def test_modules_with_tuples_are_inspected_forward_and_backward() -> None:
     x = torch.randn(5, 2, 4)
     model = nn.LSTM(4, 3)
 
@@ -236,7 +236,7 @@ def test_modules_with_tuples_of_tensors_are_watched_both_ways() -> None:
     assert result[""].info["grad_out_shape"] == [[5, 2, 3], [1, 2, 3]]
 
 
-def test_the_memory_of_gradients_is_that_of_real_gradients() -> None:
+def test_gradient_memory_matches_real_gradients() -> None:
     model: Any = nn.Sequential(nn.Embedding(100, 4, sparse=True), nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight.requires_grad_(False)
     used = torch.tensor([1, 2, 3])
@@ -258,7 +258,7 @@ def test_the_memory_of_gradients_is_that_of_real_gradients() -> None:
     assert result["1"].info["total_memory"] == (80 + 16 + 48) / 1e6
 
 
-def test_the_memory_that_a_forward_adds_is_what_torchs_profiler_sees() -> None:
+def test_forward_memory_matches_torch_profiler() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(),
         nn.Linear(8 * 16 * 16, 10), nn.Softmax(1),
@@ -280,7 +280,7 @@ def test_the_memory_that_a_forward_adds_is_what_torchs_profiler_sees() -> None:
     assert added[2] == added[3] == 0
 
 
-def test_a_backward_gives_back_what_the_forward_added_and_keeps_the_gradients() -> None:
+def test_a_backward_frees_forward_memory_and_keeps_gradients() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     x = torch.randn(32, 64)
 
@@ -320,7 +320,7 @@ class Nap(torch.autograd.Function):
         return gradients[0], None
 
 
-def test_a_parent_takes_what_it_takes_and_not_the_sum_of_its_children() -> None:
+def test_the_memory_of_a_parent_is_not_the_sum_of_its_children() -> None:
     model = Sleeps(0.02, Sleeps(0.01), nn.ReLU(inplace=True))
     large = torch.randn(1000, 1000, requires_grad=True)
 
@@ -341,7 +341,7 @@ def test_a_parent_takes_what_it_takes_and_not_the_sum_of_its_children() -> None:
         assert every == pytest.approx(parent[f"{stage}_latency"])
 
 
-def test_each_call_of_a_shared_module_is_told_and_its_other_place_says_so() -> None:
+def test_each_call_of_a_shared_module_is_recorded_and_its_alias_says_so() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -362,7 +362,7 @@ def test_each_call_of_a_shared_module_is_told_and_its_other_place_says_so() -> N
     assert info["num_calls"] == 2
 
 
-def test_a_module_that_runs_itself_is_not_counted_twice() -> None:
+def test_a_recursive_module_is_not_counted_twice() -> None:
     class Recursive(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -383,7 +383,7 @@ def test_a_module_that_runs_itself_is_not_counted_twice() -> None:
     assert every == pytest.approx(whole.info["forward_latency"])
 
 
-def test_several_models_have_a_file_each(tmp_path: Path) -> None:
+def test_several_models_get_separate_files(tmp_path: Path) -> None:
     generator, critic, other = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 1)), nn.Linear(4, 2)
 
     with InspectorGadgets([generator, critic, other], save_file=tmp_path / "gan.json") as inspector:
@@ -401,7 +401,7 @@ def test_several_models_have_a_file_each(tmp_path: Path) -> None:
     assert idle.record.notes == ("the model was not called during the inspection",)
 
 
-def test_the_model_itself_is_found_by_its_class_as_in_the_file() -> None:
+def test_the_root_is_found_by_its_class_name_as_in_the_file() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
 
     with InspectorGadgets(model) as inspector:
@@ -428,7 +428,7 @@ def test_the_table_and_the_file_count_in_the_same_megabytes() -> None:
 
 
 @pytest.mark.parametrize("name", ["lr0.1", "lr0.01", "v1.2.json", "net.v2", ".hidden", "a.JSON"])
-def test_a_name_with_dots_stays_whole(name: str, tmp_path: Path) -> None:
+def test_a_file_name_with_dots_is_kept(name: str, tmp_path: Path) -> None:
     with InspectorGadgets(nn.ReLU(), save_file=tmp_path / name):
         pass
 
@@ -437,7 +437,7 @@ def test_a_name_with_dots_stays_whole(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("depth", "paths"), [(0, 1), (1, 3), (None, 5), (-1, 5)])
-def test_only_so_many_levels_are_watched(depth: int | None, paths: int) -> None:
+def test_watch_depth_limits_the_inspected_levels(depth: int | None, paths: int) -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
 
     with InspectorGadgets(model, watch_depth=depth) as inspector:
@@ -451,7 +451,7 @@ def test_only_so_many_levels_are_watched(depth: int | None, paths: int) -> None:
     assert every == pytest.approx(result[""].info["backward_latency"])
 
 
-def test_without_a_backward_nothing_is_made_up() -> None:
+def test_without_a_backward_there_are_no_backward_values() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
 
     with InspectorGadgets(model) as inspector:
@@ -464,7 +464,7 @@ def test_without_a_backward_nothing_is_made_up() -> None:
     assert "there was no backward" in str(inspector.results["Sequential"])
 
 
-def test_one_direction_alone_can_be_watched() -> None:
+def test_forward_or_backward_can_be_inspected_alone() -> None:
     model = nn.Linear(4, 4)
     x = torch.randn(3, 4, requires_grad=True)
 
@@ -508,7 +508,7 @@ def test_starting_and_finishing_twice_is_harmless(tmp_path: Path) -> None:
     assert inspector.results["Linear"][""].info["num_calls"] == 2
 
 
-def test_a_finished_inspector_lets_go_of_the_model() -> None:
+def test_a_finished_inspector_releases_the_model() -> None:
     import weakref
 
     model = nn.Linear(4, 4)
@@ -523,7 +523,7 @@ def test_a_finished_inspector_lets_go_of_the_model() -> None:
         inspector.start()
 
 
-def test_an_exception_of_the_forward_passes_and_what_was_seen_is_written(tmp_path: Path) -> None:
+def test_after_an_exception_in_the_forward_the_data_so_far_is_written(tmp_path: Path) -> None:
     class Breaks(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             raise KeyError("mine")
@@ -543,7 +543,7 @@ def test_an_exception_of_the_forward_passes_and_what_was_seen_is_written(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the inspection was not written")
-def test_a_script_that_dies_before_it_finishes_shows_its_own_error_alone() -> None:
+def test_a_failing_script_shows_only_its_own_error() -> None:
     script = (
         "import torch; from torchglass import InspectorGadgets\n"
         "model = torch.nn.Linear(2, 2)\n"
@@ -560,7 +560,7 @@ def test_a_script_that_dies_before_it_finishes_shows_its_own_error_alone() -> No
     assert "Exception ignored" not in ended.stderr
 
 
-def test_a_file_that_cannot_be_written_hides_no_exception_of_the_user(tmp_path: Path) -> None:
+def test_an_unwritable_file_does_not_hide_the_users_exception(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     save_file = tmp_path / "file" / "insight"
 
@@ -582,7 +582,7 @@ def test_only_models_are_inspected() -> None:
         run(Residual(), torch.randn(2, 4))["fc1"]
 
 
-def test_a_file_read_back_is_the_same_record_and_another_file_is_refused(tmp_path: Path) -> None:
+def test_an_inspection_file_round_trips_and_other_files_are_refused(tmp_path: Path) -> None:
     result = run(Residual(), torch.full((2, 4), torch.nan))
     file = result.save(tmp_path / "folder" / "insight.json")
 
@@ -593,7 +593,7 @@ def test_a_file_read_back_is_the_same_record_and_another_file_is_refused(tmp_pat
         read_inspection(file)
 
 
-def test_many_steps_are_bounded_and_the_latest_one_is_shown() -> None:
+def test_the_number_of_kept_steps_is_limited_and_the_latest_is_shown() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 
     with InspectorGadgets(model) as inspector:
@@ -611,7 +611,7 @@ def test_many_steps_are_bounded_and_the_latest_one_is_shown() -> None:
     assert result.record.passes == 120
 
 
-def test_two_forwards_and_then_their_backward_are_kept_apart() -> None:
+def test_two_forwards_before_a_backward_are_kept_separate() -> None:
     model = nn.Linear(4, 4)
 
     with InspectorGadgets(model) as inspector:
@@ -624,7 +624,7 @@ def test_two_forwards_and_then_their_backward_are_kept_apart() -> None:
     assert all(call.backward and call.backward.total_ns > 0 for call in calls)
 
 
-def test_the_verb_leaves_the_model_as_it_was_and_saves_the_file(tmp_path: Path) -> None:
+def test_inspect_saves_the_file_and_does_not_change_the_model(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
     state = {key: value.clone() for key, value in model.state_dict().items()}
     before = torch.get_rng_state()
@@ -648,7 +648,7 @@ def test_the_verb_leaves_the_model_as_it_was_and_saves_the_file(tmp_path: Path) 
     assert "Backward" in str(result)
 
 
-def test_a_model_without_gradients_says_that_there_was_no_backward() -> None:
+def test_a_model_without_gradients_notes_that_there_was_no_backward() -> None:
     result = inspect(nn.ReLU(), torch.ones(2), backward=True)
 
     assert result[""].info["backward_latency"] is None
@@ -666,7 +666,7 @@ def shell(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_shell_prints_a_table_and_writes_the_file(
+def test_the_inspect_command_prints_a_table_and_writes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2))
 
 
-def test_what_was_not_asked_for_is_not_listed(model: nn.Module) -> None:
+def test_layers_that_were_not_requested_are_not_listed(model: nn.Module) -> None:
     history = tl.log_forward_pass(
         model, torch.ones(3, 4), layers_to_save=["relu", -2], keep_unsaved_layers=False
     )
@@ -31,7 +31,7 @@ def test_what_was_not_asked_for_is_not_listed(model: nn.Module) -> None:
     assert history[-1].label == "linear_2_4"
 
 
-def test_saved_tensors_are_changed_on_their_way_into_the_log(model: nn.Module) -> None:
+def test_activation_postfunc_transforms_saved_tensors(model: nn.Module) -> None:
     history = tl.log_forward_pass(
         model,
         torch.ones(3, 4),
@@ -47,7 +47,7 @@ def test_saved_tensors_are_changed_on_their_way_into_the_log(model: nn.Module) -
     assert not relu.tensor_contents.requires_grad
 
 
-def test_a_seed_makes_two_passes_alike_and_leaves_the_callers_alone(model: nn.Module) -> None:
+def test_random_seed_makes_passes_reproducible_and_keeps_the_global_state(model: nn.Module) -> None:
     x = torch.ones(3, 4)
     state = torch.get_rng_state()
 
@@ -67,7 +67,7 @@ def test_gradients_are_filled_in_by_the_users_backward(model: nn.Module) -> None
     assert torch.equal(history["linear_2"].gradient, torch.ones(3, 2))
 
 
-def test_arguments_come_as_a_list_or_by_name() -> None:
+def test_arguments_can_be_a_list_or_keywords() -> None:
     class Sum(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return a + b
@@ -82,7 +82,7 @@ def test_arguments_come_as_a_list_or_by_name() -> None:
 
 
 @pytest.mark.parametrize("vis_opt", ["rolled", "unrolled"])
-def test_the_picture_lies_where_it_was_asked_for(vis_opt: Any, tmp_path: Path) -> None:
+def test_the_drawing_is_saved_at_the_given_path(vis_opt: Any, tmp_path: Path) -> None:
     tl.show_model_graph(
         Recurrent(),
         torch.randn(3, 5),
@@ -103,7 +103,7 @@ def test_the_picture_lies_where_it_was_asked_for(vis_opt: Any, tmp_path: Path) -
     ("path", "file"),
     [("lr0.1", "lr0.1.svg"), ("lr0.01", "lr0.01.svg"), ("v1.svg", "v1.svg"), ("a.pdf", "a.svg")],
 )
-def test_a_picture_whose_name_has_dots_keeps_them(path: str, file: str, tmp_path: Path) -> None:
+def test_a_drawing_keeps_dots_in_its_file_name(path: str, file: str, tmp_path: Path) -> None:
     tl.show_model_graph(
         nn.ReLU(),
         torch.ones(2),
@@ -115,7 +115,7 @@ def test_a_picture_whose_name_has_dots_keeps_them(path: str, file: str, tmp_path
     assert [written.name for written in tmp_path.iterdir()] == [file]
 
 
-def test_wrong_options_say_which_there_are(model: nn.Module) -> None:
+def test_invalid_drawing_options_list_the_valid_ones(model: nn.Module) -> None:
     x = torch.ones(3, 4)
 
     with pytest.raises(tl.TorchglassError, match="'none', 'rolled' or 'unrolled'"):
@@ -124,7 +124,7 @@ def test_wrong_options_say_which_there_are(model: nn.Module) -> None:
         tl.log_forward_pass(model, x, vis_opt="rolled", vis_direction="sideways")
 
 
-def test_distances_and_arguments_are_there_whether_asked_for_or_not(model: nn.Module) -> None:
+def test_distances_and_arguments_are_always_recorded(model: nn.Module) -> None:
     asked = tl.log_forward_pass(
         model, torch.ones(3, 4), mark_input_output_distances=True, save_function_args=True
     )
@@ -160,7 +160,7 @@ class Looped(nn.Module):
         return y
 
 
-def test_layers_that_were_not_saved_are_left_out_everywhere(tmp_path: Path) -> None:
+def test_layers_that_were_not_saved_are_omitted_everywhere(tmp_path: Path) -> None:
     model, x = Looped(), torch.ones(3, 4)
     history = tl.log_forward_pass(
         model,
@@ -189,7 +189,7 @@ def test_layers_that_were_not_saved_are_left_out_everywhere(tmp_path: Path) -> N
         assert [op.label for op in each.layer("linear_1_1")] == ["linear_1_1:2"]
 
 
-def test_a_layer_that_is_left_out_says_why_it_is_not_found() -> None:
+def test_looking_up_an_omitted_layer_says_why() -> None:
     history = tl.log_forward_pass(
         Looped(), torch.ones(3, 4), layers_to_save=["fc2"], keep_unsaved_layers=False
     )
@@ -204,7 +204,7 @@ def test_a_layer_that_is_left_out_says_why_it_is_not_found() -> None:
     assert history["fc2"].parents[0].label == "relu_1_2:4"
 
 
-def test_the_random_seed_is_told_and_gives_the_same_pass_again() -> None:
+def test_the_recorded_random_seed_reproduces_the_pass() -> None:
     model, x = nn.Dropout(0.5), torch.ones(64)
     states = random.getstate(), torch.get_rng_state()
 

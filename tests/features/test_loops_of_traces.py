@@ -45,7 +45,7 @@ class _Twins(nn.Module):
         return (self.look(one) - self.look(other)).square()  # type: ignore[no-any-return]
 
 
-def test_reading_a_sequence_step_by_step_is_one_layer() -> None:
+def test_processing_a_sequence_step_by_step_is_one_layer() -> None:
     trace = tg.trace(_Steps(), torch.randn(4, 3))
 
     assert [op.pass_number for op in trace.layer("getitem_1")] == [1, 2, 3, 4]
@@ -53,7 +53,7 @@ def test_reading_a_sequence_step_by_step_is_one_layer() -> None:
     assert "recurrent (at most 4 loops)" in str(trace)
 
 
-def test_a_gpt_is_feedforward_and_each_residual_is_a_layer_of_its_own() -> None:
+def test_a_gpt_is_feedforward_and_each_residual_is_a_separate_layer() -> None:
     trace = tg.trace(nn.Sequential(*(_Block() for _ in range(3))), torch.randn(1, 5, 4))
 
     adds = [op for op in trace if op.function == "add"]
@@ -61,7 +61,7 @@ def test_a_gpt_is_feedforward_and_each_residual_is_a_layer_of_its_own() -> None:
     assert "purely feedforward, with branching" in str(trace)
 
 
-def test_one_module_for_two_inputs_is_one_layer_and_no_loop() -> None:
+def test_one_module_for_two_inputs_is_one_layer_and_not_a_loop() -> None:
     trace = tg.trace(_Twins(), torch.ones(3), torch.zeros(3))
 
     assert len(trace.layer("linear_1")) == 2

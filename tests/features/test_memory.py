@@ -86,7 +86,7 @@ def profiled_peak(model: nn.Module, x: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("subject", [gpt, resnet, tagger, perceptron])
-def test_the_allocator_s_peak_is_that_of_torch_s_profiler(subject: Subject) -> None:
+def test_the_allocator_peak_matches_torch_profiler(subject: Subject) -> None:
     model, x = subject()
 
     taken = memory(model, x, loss=squares)
@@ -97,7 +97,7 @@ def test_the_allocator_s_peak_is_that_of_torch_s_profiler(subject: Subject) -> N
 
 
 @pytest.mark.parametrize("subject", [gpt, resnet, perceptron])
-def test_the_peak_of_all_storages_is_that_of_torch_s_profiler(subject: Subject) -> None:
+def test_the_storage_peak_matches_torch_profiler(subject: Subject) -> None:
     model, x = subject()
 
     taken = memory(model, x, loss=squares)
@@ -108,7 +108,7 @@ def test_the_peak_of_all_storages_is_that_of_torch_s_profiler(subject: Subject) 
 
 @pytest.mark.parametrize("optimizer", [None, "adamw"])
 @pytest.mark.parametrize("subject", [gpt, small_resnet, perceptron])
-def test_a_prediction_is_the_measurement_to_the_byte(
+def test_a_prediction_equals_the_measurement_to_the_byte(
     subject: Subject, optimizer: str | None
 ) -> None:
     model, x = subject()
@@ -123,7 +123,7 @@ def test_a_prediction_is_the_measurement_to_the_byte(
 
 
 @pytest.mark.parametrize("subject", [gpt, small_resnet, tagger, perceptron])
-def test_what_is_kept_for_the_backward_is_what_autograd_saves(subject: Subject) -> None:
+def test_saved_bytes_match_what_autograd_saves(subject: Subject) -> None:
     model, x = subject()
     known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), x)}
     known |= {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
@@ -153,7 +153,7 @@ def taken() -> Any:
     return memory(model, x, optimizer="adamw")
 
 
-def test_every_number_that_arithmetic_knows_is_right(taken: Any) -> None:
+def test_memory_of_a_gpt_matches_hand_computed_sizes(taken: Any) -> None:
     width, words, length, layers = 64, 300, 64, 2
     block = 12 * width * width + 13 * width
     parameters = words * width + length * width + layers * block + 2 * width
@@ -167,7 +167,7 @@ def test_every_number_that_arithmetic_knows_is_right(taken: Any) -> None:
     assert taken["head"].own.activation_bytes == logits
 
 
-def test_rows_ops_and_holders_add_up(taken: Any) -> None:
+def test_memory_of_rows_ops_and_holders_adds_up(taken: Any) -> None:
     every = [*taken.rows.values(), taken.unattributed]
 
     for field in ("parameter_bytes", "activation_bytes", "saved_bytes", "gradient_bytes"):
@@ -180,7 +180,7 @@ def test_rows_ops_and_holders_add_up(taken: Any) -> None:
     assert sum(op.peak_bytes for op in taken.ops) == in_step
 
 
-def test_the_timeline_tells_when_what_and_where(taken: Any) -> None:
+def test_the_timeline_shows_time_kind_and_module(taken: Any) -> None:
     times = [moment.time_ns for moment in taken.timeline]
 
     assert times == sorted(times)
@@ -194,7 +194,7 @@ def test_the_timeline_tells_when_what_and_where(taken: Any) -> None:
     assert (gelu[0].op, gelu[0].bytes) == ("gelu", 4 * 64 * 256 * 4)
 
 
-def test_what_is_printed_has_a_line_for_each_module_the_curve_and_the_peak(taken: Any) -> None:
+def test_the_printed_report_has_modules_curve_and_peak(taken: Any) -> None:
     lines = str(taken).splitlines()
 
     assert any("├─ tokens" in line and "4×64×64" in line for line in lines)
@@ -207,7 +207,7 @@ def test_what_is_printed_has_a_line_for_each_module_the_curve_and_the_peak(taken
     assert repr(taken) == str(taken)
 
 
-def test_it_is_saved_as_json_and_as_csv(taken: Any, tmp_path: Path) -> None:
+def test_a_memory_report_is_saved_as_json_and_csv(taken: Any, tmp_path: Path) -> None:
     taken.to_json(tmp_path / "memory.json")
     text = taken.to_csv(tmp_path / "memory.csv")
 
@@ -238,7 +238,7 @@ def test_a_small_llama_is_predicted_to_the_byte() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_of_70_billion_parameters_is_predicted_in_less_than_a_gigabyte() -> None:
+def test_predicting_a_70b_model_takes_less_than_a_gigabyte() -> None:
     # A tenth of the layers, each twelve times as wide inside, hold as much in less time.
     sizes = {**LLAMA_70B, "layers": 8, "inner": 12 * LLAMA_70B["inner"]}
     attention = 2 * 8192 * (8192 + 1024)
@@ -270,7 +270,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "net.py:Net"
 
 
-def test_the_command_line_prints_the_table_and_what_is_asked_for_beside_it(
+def test_the_memory_command_prints_the_table_and_requested_extras(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--input", "4x16", "--optimizer", "adam", "--ops", "--peak"]
@@ -293,7 +293,7 @@ def test_the_command_line_predicts_and_writes_json(net: str, tmp_path: Path) -> 
     assert [part["phase"] for part in plain["footprint"]["parts"]] == ["forward"]
 
 
-def test_the_command_line_prints_csv_alone_where_it_is_asked_to(
+def test_the_memory_command_can_print_only_csv(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["memory", net, "--input", "4x16", "--csv", "-"]) == 0
@@ -313,12 +313,12 @@ def test_the_command_line_prints_csv_alone_where_it_is_asked_to(
     ],
     ids=["number", "name", "class", "instance", "typo"],
 )
-def test_what_cannot_step_here_is_refused(optimizer: Any, message: str) -> None:
+def test_an_invalid_optimizer_is_refused(optimizer: Any, message: str) -> None:
     with pytest.raises(errors.CaptureError, match=message):
         memory(nn.Linear(2, 2), torch.ones(1, 2), optimizer=optimizer)
 
 
-def test_a_loss_that_is_no_function_is_refused() -> None:
+def test_a_loss_that_is_not_a_function_is_refused() -> None:
     loss: Any = 3
 
     with pytest.raises(
@@ -327,7 +327,7 @@ def test_a_loss_that_is_no_function_is_refused() -> None:
         memory(nn.Linear(2, 2), torch.ones(1, 2), loss=loss)
 
 
-def test_a_row_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_row_error_lists_the_rows() -> None:
     taken = memory(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2))
 
     with pytest.raises(
@@ -337,9 +337,7 @@ def test_a_row_that_is_not_there_is_answered_with_those_that_are() -> None:
     assert taken.rows.get("nope") is None
 
 
-def test_the_command_line_says_which_of_its_options_an_optimizer_cannot_do_with(
-    net: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_optimizer_conflicts_with_no_backward(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", net, "--input", "4x16", "--optimizer", "sgd", "--no-backward"]) == 2
 
     assert "--optimizer needs the backward. Remove --no-backward." in capsys.readouterr().err
@@ -348,7 +346,7 @@ def test_the_command_line_says_which_of_its_options_an_optimizer_cannot_do_with(
 unused = nn.Linear(1000, 1000)
 
 
-def test_a_function_takes_no_memory_for_models_that_it_does_not_use() -> None:
+def test_a_function_is_not_charged_for_models_it_does_not_use() -> None:
     def total(x: torch.Tensor) -> torch.Tensor:
         return x.sum()
 
@@ -366,7 +364,7 @@ def test_a_function_takes_no_memory_for_models_that_it_does_not_use() -> None:
         (lambda: nn.LSTM(8, 50), (400, 2, 8)),
     ],
 )
-def test_what_an_lstm_keeps_for_its_backward_is_predicted(
+def test_tensors_an_lstm_saves_for_backward_are_predicted(
     layer: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:
     model, x = layer(), torch.randn(shape)
@@ -377,7 +375,7 @@ def test_what_an_lstm_keeps_for_its_backward_is_predicted(
     assert predicted.activations_bytes == pytest.approx(measured.activations_bytes, rel=0.02)
 
 
-def test_the_printed_peak_is_that_of_the_allocator() -> None:
+def test_the_printed_peak_is_the_allocator_peak() -> None:
     measured = memory(nn.LSTM(32, 64), torch.randn(20, 8, 32))
 
     assert measured.allocator_peak_bytes is not None

@@ -132,7 +132,7 @@ def test_every_byte_of_the_reserved_memory_is_accounted_for(file: Path) -> None:
     )
 
 
-def test_blocks_belong_to_the_innermost_line_of_the_users_code(file: Path) -> None:
+def test_blocks_are_attributed_to_the_innermost_user_line(file: Path) -> None:
     owners = {one.owner: (one.bytes, one.blocks) for one in memory(file).entries}
 
     assert owners == {
@@ -155,7 +155,7 @@ def test_blocks_belong_to_the_innermost_line_of_the_users_code(file: Path) -> No
         ("/usr/lib/python3.12/threading.py", False),
     ],
 )
-def test_code_of_torch_and_of_packages_is_not_the_users(file: str, is_the_users: bool) -> None:
+def test_torch_and_installed_packages_are_not_user_code(file: str, is_the_users: bool) -> None:
     frames = [frame(file, 5, "inner"), frame("/job/net.py", 7, "forward")]
     Path("one.pkl").write_bytes(pickle.dumps({"segments": [segment(0, used(MB, frames))]}))
 
@@ -164,7 +164,7 @@ def test_code_of_torch_and_of_packages_is_not_the_users(file: str, is_the_users:
     assert only.owner[:3] == ((file, 5, "inner") if is_the_users else ("/job/net.py", 7, "forward"))
 
 
-def test_pools_say_why_a_request_fails_though_enough_is_free(file: Path) -> None:
+def test_pools_explain_an_out_of_memory_error_despite_free_memory(file: Path) -> None:
     taken = memory(file)
     pools = {one.pool: one for one in taken.pools}
 
@@ -205,7 +205,7 @@ def test_the_peak_is_found_in_a_history_that_begins_late(file: Path) -> None:
     }
 
 
-def test_a_history_that_does_not_lead_to_the_snapshot_gives_no_peak() -> None:
+def test_a_history_that_does_not_match_the_snapshot_gives_no_peak() -> None:
     history = [[action("alloc", 0, 50 * MB)]]
     content = {"segments": [segment(0, used(MB, []))], "device_traces": history}
     Path("one.pkl").write_bytes(pickle.dumps(content))
@@ -243,7 +243,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_file_that_would_run_code_is_refused_and_runs_nothing(protocol: int) -> None:
+def test_a_pickle_that_would_run_code_is_refused(protocol: int) -> None:
     Path("bad.pickle").write_bytes(pickle.dumps({**a_training(), "more": Harmful()}, protocol))
 
     with pytest.raises(errors.UnsafeFileError, match=r"it refers to \S+, and opening it could run"):
@@ -267,7 +267,7 @@ def test_a_file_that_would_run_code_is_refused_and_runs_nothing(protocol: int) -
         (pickle.dumps({"segments": [{**segment(0), "total_size": "9"}]}), "'total_size' is '9'"),
     ],
 )
-def test_what_is_no_snapshot_gets_one_line_that_says_what_to_do(
+def test_a_file_that_is_not_a_snapshot_is_refused_with_advice(
     capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
     Path("odd.pickle").write_bytes(content)
@@ -389,7 +389,7 @@ def test_blocks_outside_of_the_model_have_no_module(file: Path) -> None:
     assert {one.owner.module for one in memory(file, Net()).entries} == {None}
 
 
-def test_every_cut_of_a_file_is_an_error_of_ours() -> None:
+def test_a_truncated_snapshot_raises_target_error() -> None:
     whole = pickle.dumps(a_training())
     for length in range(0, len(whole) - 1, 7):
         Path("cut.pickle").write_bytes(whole[:length])
@@ -397,7 +397,7 @@ def test_every_cut_of_a_file_is_an_error_of_ours() -> None:
             memory("cut.pickle")
 
 
-def test_a_missing_file_and_needless_arguments_are_named(file: Path) -> None:
+def test_errors_name_missing_files_and_unused_arguments(file: Path) -> None:
     with pytest.raises(errors.TargetError, match=r"nowhere\.pickle: No such file"):
         memory("nowhere.pickle")
     with pytest.raises(errors.TargetError, match="pass the file, and a model or run"):

@@ -85,7 +85,7 @@ def test_a_file_has_all_columns(
 
 
 @pytest.mark.slow
-def test_the_width_of_a_real_terminal_is_asked_for() -> None:
+def test_the_width_of_the_terminal_is_used() -> None:
     command = [sys.executable, "-m", "torchglass", "flops", "net.py:Net", "--input", "2x4x8"]
 
     printed, code = run_in_terminal([*command, "--backward"], columns=64)
@@ -96,7 +96,7 @@ def test_the_width_of_a_real_terminal_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) -> None:
+def test_printed_results_fit_the_requested_width(columns: int) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)))
     with tg.record(model) as recording:
         model(torch.randn(2, 8) * torch.tensor([1.0] * 6 + [torch.nan, torch.inf]))
@@ -108,7 +108,7 @@ def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) ->
     assert max(cell_len(line) for table in tables for line in table.splitlines()) <= columns
 
 
-def test_the_story_of_a_failure_fits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explanation_fits_the_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", "50")

@@ -14,7 +14,7 @@ from docs.notebooks import NOTEBOOKS, printed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_runs_and_prints_what_it_shows(file: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_and_reproduces_its_outputs(file: Path, tmp_path: Path) -> None:
     again = tmp_path / file.name
 
     # In a process of its own: what runs kernels makes this one look like a notebook.

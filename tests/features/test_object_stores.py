@@ -68,14 +68,14 @@ def assert_same(a: Any, b: Any) -> None:
     assert (str(a.status), a.last_step) == (str(b.status), b.last_step)
 
 
-def test_a_run_in_a_store_has_every_value_of_the_local_file(tmp_path: Path) -> None:
+def test_a_run_in_an_object_store_has_every_value_of_the_local_file(tmp_path: Path) -> None:
     for url in (f"file://{tmp_path}/store/run", "memory://store/run"):
         with tg.open(record(url)) as local, tg.open(url) as stored:
             assert_same(local, stored)
             assert stored.path.name == "run.glass"
 
 
-def test_a_run_in_a_store_is_resumed_where_its_local_file_is_not(tmp_path: Path) -> None:
+def test_a_run_in_an_object_store_is_resumed_without_its_local_file(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/run"
     record(url, steps=4).unlink()
 
@@ -85,7 +85,7 @@ def test_a_run_in_a_store_is_resumed_where_its_local_file_is_not(tmp_path: Path)
         assert [session.first_step for session in stored.sessions] == [0, 4]
 
 
-def test_a_run_that_was_continued_elsewhere_keeps_what_was_not_shipped(tmp_path: Path) -> None:
+def test_a_run_continued_elsewhere_keeps_its_unshipped_steps(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/run"
     here_file = record(url, steps=4)
     before = here_file.read_bytes()
@@ -106,7 +106,7 @@ def test_a_run_that_was_continued_elsewhere_keeps_what_was_not_shipped(tmp_path:
         assert aside["loss"].values[-1] == 100.0
 
 
-def test_a_url_that_has_a_run_is_not_written_over(tmp_path: Path) -> None:
+def test_an_existing_run_at_a_url_is_not_overwritten(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/run"
     record(url).unlink()
 
@@ -116,7 +116,7 @@ def test_a_url_that_has_a_run_is_not_written_over(tmp_path: Path) -> None:
         record(url)
 
 
-def test_a_folder_of_a_store_is_a_table_of_runs(
+def test_an_object_store_folder_is_a_table_of_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = f"file://{tmp_path}/store"
@@ -140,7 +140,7 @@ def test_a_folder_of_a_store_is_a_table_of_runs(
     assert tg.query(losses, f"{folder}/slow").entries == (("slow", 6),)
 
 
-def test_a_new_run_gets_a_name_in_a_folder_of_a_store(tmp_path: Path) -> None:
+def test_a_new_run_in_an_object_store_folder_gets_a_name(tmp_path: Path) -> None:
     folder = f"file://{tmp_path}/store"
     with tg.watch(nn.ReLU(), run_dir=folder, verbose=False) as watcher:
         watcher.log("loss", 1.0)
@@ -150,7 +150,7 @@ def test_a_new_run_gets_a_name_in_a_folder_of_a_store(tmp_path: Path) -> None:
     assert run.path.endswith("-ReLU")
 
 
-def test_other_tools_read_the_segments(tmp_path: Path) -> None:
+def test_other_tools_can_read_the_parquet_segments(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/run"
     with tg.open(record(url)) as run:
         loss = run["loss"]
@@ -167,7 +167,9 @@ def test_other_tools_read_the_segments(tmp_path: Path) -> None:
         ]
 
 
-def test_ranks_of_one_training_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_one_training_job_are_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"file://{tmp_path}/store/run"
     monkeypatch.setenv("WORLD_SIZE", "3")
     for rank in range(3):
@@ -184,7 +186,7 @@ def test_ranks_of_one_training_are_one_run(tmp_path: Path, monkeypatch: pytest.M
     assert (run.ranks, run.path) == (3, "run")
 
 
-def test_what_is_not_a_run_is_refused_in_one_line(
+def test_a_url_that_is_not_a_run_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"file://{tmp_path}/store/run"
@@ -215,7 +217,7 @@ def test_what_is_not_a_run_is_refused_in_one_line(
     assert "gs:// needs a package: pip install 'torchglass[gcs]'" in refused("gs://bucket/run")
 
 
-def test_a_password_in_a_url_is_written_nowhere(tmp_path: Path) -> None:
+def test_a_password_in_a_url_is_never_written(tmp_path: Path) -> None:
     url = "memory://me:secret@store/run"
     path = record(url)
 
@@ -225,7 +227,7 @@ def test_a_password_in_a_url_is_written_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_in_s3_is_read_by_every_verb(s3: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_s3_is_read_by_every_function(s3: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"{s3}/run"
     with tg.open(record(url)) as local, tg.open(url) as stored:
         assert_same(local, stored)
@@ -304,7 +306,7 @@ print("trained")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [closed_port, refusing_server, silent_server])
-def test_a_store_that_does_not_answer_stops_no_training(
+def test_an_unreachable_object_store_does_not_stop_training(
     trouble: type, server: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"{tmp_path.name}/{trouble.__name__}"

@@ -62,7 +62,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("end", ["Ctrl-C", slow("SIGTERM"), slow("SIGHUP")])
-def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left(
+def test_in_a_terminal_the_page_stays_until_interrupted_and_exits_cleanly(
     end: str, tmp_path: Path
 ) -> None:
     with Terminal(program("train()", tmp_path), folder=tmp_path) as terminal:
@@ -93,7 +93,7 @@ def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left
         slow("train(wait=False)", 0),
     ],
 )
-def test_a_program_that_fails_or_shall_not_wait_ends_at_once_with_its_own_exit_code(
+def test_a_failed_program_or_wait_false_exits_at_once_with_its_exit_code(
     ending: str, code: int, tmp_path: Path
 ) -> None:
     with Terminal(program(ending, tmp_path), folder=tmp_path) as terminal:
@@ -121,7 +121,7 @@ except SystemExit:
     ],
     ids=["sys.exit()", "caught", "asked"],
 )
-def test_a_program_that_succeeds_stays_however_it_ends(ending: str, tmp_path: Path) -> None:
+def test_a_successful_program_waits_however_it_exits(ending: str, tmp_path: Path) -> None:
     with Terminal(program(ending, tmp_path), folder=tmp_path) as terminal:
         terminal.read_until(STAYS)
         terminal.press(Terminal.INTERRUPT)
@@ -129,7 +129,7 @@ def test_a_program_that_succeeds_stays_however_it_ends(ending: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("pipe", ["| tee log", slow("2>&1 | tee log"), slow("> log")])
-def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: Path) -> None:
+def test_a_program_with_piped_output_waits(pipe: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     # As a shell at a desk, which gives each pipeline a process group of its own.
     with Terminal(["bash", "-c", f"set -m; {command} {pipe}"], folder=tmp_path) as terminal:
@@ -142,7 +142,7 @@ def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: P
 
 
 @pytest.mark.parametrize("where", [slow("in the background"), slow("with its errors in a file")])
-def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_path: Path) -> None:
+def test_a_background_or_redirected_program_does_not_wait(where: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     shell = f"set -m; {command} & wait" if "background" in where else f"{command} 2> log"
 
@@ -153,7 +153,7 @@ def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_pa
     assert ENDS in (log.read_text() if log.exists() else terminal.screen)
 
 
-def test_without_a_terminal_a_program_ends_and_says_how_to_look_at_its_run(tmp_path: Path) -> None:
+def test_without_a_terminal_a_program_exits_and_says_how_to_open_its_run(tmp_path: Path) -> None:
     done = subprocess.run(
         program("train()", tmp_path),
         cwd=tmp_path,
@@ -170,7 +170,7 @@ def test_without_a_terminal_a_program_ends_and_says_how_to_look_at_its_run(tmp_p
 
 
 @pytest.mark.parametrize("how", [slow("environment"), slow("argument")])
-def test_a_program_that_shall_wait_needs_no_terminal(how: str, tmp_path: Path) -> None:
+def test_wait_true_needs_no_terminal(how: str, tmp_path: Path) -> None:
     ending, value = ("train()", "1") if how == "environment" else ("train(wait=True)", "0")
     with subprocess.Popen(
         program(ending, tmp_path),

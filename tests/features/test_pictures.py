@@ -126,7 +126,7 @@ def shape(picture: bytes) -> float:
     return float(box[2]) / float(box[3])
 
 
-def test_alexnet_fits_a_sheet_of_paper(tmp_path: Path) -> None:
+def test_alexnet_fits_a_page(tmp_path: Path) -> None:
     trace = tg.trace(AlexNet().eval(), torch.rand(1, 3, 224, 224))
 
     picture = trace.draw(tmp_path / "alexnet.svg")
@@ -136,7 +136,7 @@ def test_alexnet_fits_a_sheet_of_paper(tmp_path: Path) -> None:
     assert (tmp_path / "alexnet.svg").read_bytes() == picture
 
 
-def test_every_node_can_be_looked_up_under_its_name(gpt: Trace) -> None:
+def test_every_node_can_be_looked_up_by_name(gpt: Trace) -> None:
     for picture in (gpt.draw(), gpt.draw(fold_repeats=False), gpt.draw(depth=1)):
         for name in names(picture):
             assert gpt[name] is not None
@@ -158,7 +158,7 @@ def test_a_gpt_at_depth_one_shows_its_blocks(gpt: Trace) -> None:
     ]
 
 
-def test_what_flows_into_attention_is_named(gpt: Trace) -> None:
+def test_the_inputs_of_attention_are_labeled(gpt: Trace) -> None:
     assert {"left, right", "input", "mask"} <= texts(gpt.draw())
 
 
@@ -166,14 +166,14 @@ def test_the_mask_is_a_buffer_that_can_be_shown(gpt: Trace) -> None:
     assert "h.0.attention.mask" in names(gpt.draw(show_buffers=True))
 
 
-def test_one_module_with_its_surroundings(gpt: Trace) -> None:
+def test_focus_draws_one_module_with_its_neighbors(gpt: Trace) -> None:
     picture = gpt.draw(focus="h.3.mlp")
 
     assert "GPT · h.3.mlp" in texts(picture)
     assert len(names(picture)) == 5
 
 
-def test_a_recurrent_net_rolled_tells_which_passes_feed_which() -> None:
+def test_a_rolled_recurrent_net_labels_which_passes_feed_which() -> None:
     trace = tg.trace(Recurrent(), torch.rand(4, 2, 4))
 
     rolled, unrolled = trace.draw(mode="rolled"), trace.draw()
@@ -191,7 +191,7 @@ def test_batch_norms_in_training_are_one_node_each() -> None:
     assert len(names(picture)) == 5
 
 
-def test_a_forward_that_raised_is_drawn_up_to_there() -> None:
+def test_a_failed_forward_is_drawn_up_to_the_error() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(9, 8, 3))
 
     with pytest.raises(RuntimeError) as caught:
@@ -202,7 +202,7 @@ def test_a_forward_that_raised_is_drawn_up_to_there() -> None:
     assert {"✗ conv2d raised", "params 8×9×3×3, 8", "@2"} <= texts(picture)
 
 
-def test_colors_by_time_and_in_the_dark(gpt: Trace) -> None:
+def test_drawings_can_be_colored_by_time_and_dark(gpt: Trace) -> None:
     light, dark = gpt.draw(color_by="time"), gpt.draw(color_by="time", dark=True)
 
     assert any(text.startswith("time, up to") for text in texts(light))
@@ -210,7 +210,7 @@ def test_colors_by_time_and_in_the_dark(gpt: Trace) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), combinations(["down", "up", "right"], 2))
-def test_a_picture_shows_the_same_whichever_way_it_runs(gpt: Trace, one: str, other: str) -> None:
+def test_a_drawing_has_the_same_nodes_in_every_direction(gpt: Trace, one: str, other: str) -> None:
     first = gpt.draw(direction=one)  # type: ignore[arg-type]
     second = gpt.draw(direction=other)  # type: ignore[arg-type]
 
@@ -219,7 +219,7 @@ def test_a_picture_shows_the_same_whichever_way_it_runs(gpt: Trace, one: str, ot
 
 @pytest.mark.slow
 @pytest.mark.slow
-def test_two_thousand_ops_can_be_drawn_and_opened() -> None:
+def test_two_thousand_ops_can_be_drawn() -> None:
     trace = tg.trace(GPT(80), torch.arange(8)[None])
 
     picture = trace.draw(fold_repeats=False, hide_views=False, depth=None)
@@ -229,7 +229,7 @@ def test_two_thousand_ops_can_be_drawn_and_opened() -> None:
     assert 0.5 < shape(picture) < 2.0
 
 
-def test_a_large_model_is_drawn_with_its_modules_closed_and_says_how_to_open_them() -> None:
+def test_a_large_model_is_drawn_collapsed_and_says_how_to_expand_it() -> None:
     trace = tg.trace(GPT(24), torch.arange(8)[None])
 
     closed = trace.draw(fold_repeats=False)
@@ -242,7 +242,7 @@ def test_a_large_model_is_drawn_with_its_modules_closed_and_says_how_to_open_the
     assert "modules closed" not in " ".join(texts(trace.draw()))
 
 
-def test_a_depth_that_the_user_names_is_drawn_however_many_nodes_that_are() -> None:
+def test_an_explicit_depth_is_drawn_with_any_number_of_nodes() -> None:
     trace = tg.trace(GPT(24), torch.arange(8)[None])
 
     picture = trace.draw(fold_repeats=False, depth=3)
@@ -251,7 +251,7 @@ def test_a_depth_that_the_user_names_is_drawn_however_many_nodes_that_are() -> N
     assert "modules closed" not in " ".join(texts(picture))
 
 
-def test_a_large_model_without_modules_to_close_is_drawn_whole() -> None:
+def test_a_large_model_without_submodules_is_drawn_completely() -> None:
     class Flat(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for _ in range(350):
@@ -261,7 +261,7 @@ def test_a_large_model_without_modules_to_close_is_drawn_whole() -> None:
     assert len(names(tg.trace(Flat(), torch.ones(2)).draw(fold_repeats=False))) == 352
 
 
-def test_every_edge_of_a_large_picture_is_drawn() -> None:
+def test_every_edge_of_a_large_drawing_is_drawn() -> None:
     trace = tg.trace(GPT(24), torch.arange(8)[None])
 
     picture = ElementTree.fromstring(trace.draw(fold_repeats=False, depth=None, hide_views=False))
@@ -335,7 +335,7 @@ def test_ctrl_c_ends_a_long_drawing_and_leaves_nothing_behind(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_what_fontconfig_says_of_the_machine_does_not_reach_the_user(tmp_path: Path) -> None:
+def test_fontconfig_messages_are_not_shown_to_the_user(tmp_path: Path) -> None:
     (tmp_path / "fonts.conf").write_text("<fontconfig><unheard-of/></fontconfig>")
     script = (
         "import torch, torchglass as tg; tg.trace(torch.nn.ReLU(), torch.ones(2)).draw('a.svg')"

@@ -37,7 +37,7 @@ class Stack(nn.Module):
         return x
 
 
-def test_the_time_of_a_product_is_bounded_by_arithmetic_or_by_bandwidth() -> None:
+def test_a_matmul_is_bound_by_compute_or_by_bandwidth() -> None:
     # 2 · 4096³ FLOPs at 100 TFLOP/s, and three matrices of 4096² floats at 1 TB/s.
     device = tg.Accelerator(
         name="test", memory_bytes=2**34, bandwidth=1e12, flops={"fp32": 100e12, "bf16": 1e18}
@@ -76,7 +76,7 @@ def test_a_seventy_billion_parameter_model_is_estimated_on_a_laptop() -> None:
     assert by_strategy["ddp", 512].parameter_bytes == 2 * parameters
 
 
-def test_mixed_precision_keeps_weights_whole_and_computes_in_half() -> None:
+def test_mixed_precision_keeps_float32_weights_and_computes_in_half() -> None:
     model, x = Stack(), torch.randn(32, 64)
     plain = tg.estimate(model, x, device="a100")
     mixed = tg.estimate(model, x, device="a100", precision="bf16-mixed")
@@ -107,13 +107,13 @@ def test_checkpointing_trades_memory_for_arithmetic() -> None:
         ({"world_size": 0}, "world_size must be 1 or more"),
     ],
 )
-def test_wrong_arguments_say_what_is_possible(options: Any, message: str) -> None:
+def test_invalid_arguments_list_the_valid_ones(options: Any, message: str) -> None:
     with pytest.raises(tg.TorchglassError, match=message):
         tg.estimate(nn.Linear(2, 2), torch.ones(1, 2), **options)
 
 
 @pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
-def test_the_largest_batch_is_the_largest_that_memory_says_fits(optimizer: str) -> None:
+def test_the_largest_batch_matches_the_memory_estimate(optimizer: str) -> None:
     model = Stack(depth=2)
     found = tg.batch_size(
         model, torch.randn(4, 64), memory="4MB", optimizer=optimizer, margin=0, check=False
@@ -129,7 +129,7 @@ def test_the_largest_batch_is_the_largest_that_memory_says_fits(optimizer: str) 
 
 
 @pytest.mark.slow
-def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
+def test_a_prediction_is_within_two_percent_of_a_real_step() -> None:
     found = tg.batch_size(Stack(depth=6), torch.randn(8, 64), memory="64MB")
     assert found.check is not None
     assert found.check.batch == found.batch
@@ -185,7 +185,7 @@ def test_a_prediction_is_within_two_percent_of_what_a_real_step_takes() -> None:
         ),
     ],
 )
-def test_the_predicted_peak_is_within_two_percent_of_what_the_allocator_reports(
+def test_the_predicted_peak_is_within_two_percent_of_the_allocator_peak(
     make: Callable[[], nn.Module], sample: torch.Tensor, optimizer: str
 ) -> None:
     torch.manual_seed(0)
@@ -196,14 +196,14 @@ def test_the_predicted_peak_is_within_two_percent_of_what_the_allocator_reports(
     assert abs(found.check.error) < 0.02, f"{found.check.error:+.2%}"
 
 
-def test_a_model_that_does_not_fit_says_what_is_too_large() -> None:
+def test_a_model_that_does_not_fit_reports_what_is_too_large() -> None:
     found = tg.batch_size(Stack(), torch.randn(4, 64), memory="1MB")
     assert found.batch == 0
     assert "does not fit in 1.0 MB: batch size 1 takes" in found.answer
     assert "are weights and optimizer state" in found.answer
 
 
-def test_only_inputs_with_the_batch_dimension_grow() -> None:
+def test_only_inputs_with_the_batch_dimension_are_scaled() -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -218,7 +218,7 @@ def test_only_inputs_with_the_batch_dimension_grow() -> None:
     assert found.batch > 4
 
 
-def test_planning_changes_nothing_about_the_model() -> None:
+def test_planning_does_not_change_the_model() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -230,7 +230,7 @@ def test_planning_changes_nothing_about_the_model() -> None:
 
 
 @pytest.mark.slow
-def test_the_allocator_of_a_gpu_takes_more_than_the_tensors() -> None:
+def test_the_gpu_allocator_reserves_more_than_the_tensors() -> None:
     found = tg.batch_size(Stack(), torch.randn(4, 64), memory="t4", check=False)
     largest = max((one for one in found.trials if one.fits), key=lambda one: one.batch)
     assert largest.reserved_bytes is not None
@@ -265,7 +265,7 @@ def test_the_commands_print_the_answer_first_and_write_json(
     assert "'lots' is not a size of memory. Use 24GB" in capsys.readouterr().err
 
 
-def test_a_model_that_no_machine_holds_is_created_without_values(
+def test_a_model_too_large_for_memory_is_created_without_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net = tmp_path / "net.py"

@@ -43,7 +43,7 @@ def taken() -> Any:
     )
 
 
-def test_every_module_and_op_has_its_time_and_all_of_it_adds_up(taken: Any) -> None:
+def test_the_times_of_modules_and_ops_add_up(taken: Any) -> None:
     every = [*taken.rows.values(), taken.unattributed]
 
     assert list(taken.rows) == ["", "conv", "blocks.0", "blocks.1", "head", "blocks"]
@@ -57,7 +57,7 @@ def test_every_module_and_op_has_its_time_and_all_of_it_adds_up(taken: Any) -> N
         assert row.backward.total_ns > 0
 
 
-def test_what_is_printed_has_a_line_for_each_module(taken: Any) -> None:
+def test_the_printed_profile_has_a_line_for_each_module(taken: Any) -> None:
     lines = str(taken).splitlines()
 
     assert any("├─ conv" in line and "2×8×14×14" in line for line in lines)
@@ -65,7 +65,7 @@ def test_what_is_printed_has_a_line_for_each_module(taken: Any) -> None:
     assert repr(taken) == str(taken)
 
 
-def test_the_first_document_s_overlay_is_printed(taken: Any) -> None:
+def test_the_overlay_matches_the_first_specification(taken: Any) -> None:
     overlay = taken.overlay("conv")
 
     assert overlay.startswith("conv ")
@@ -74,7 +74,7 @@ def test_the_first_document_s_overlay_is_printed(taken: Any) -> None:
     assert "Parameters: 224 × 4 bytes" in overlay
 
 
-def test_a_run_is_saved_for_chrome_and_all_of_it_as_json(taken: Any, tmp_path: Path) -> None:
+def test_a_profile_is_saved_as_a_chrome_trace_and_as_json(taken: Any, tmp_path: Path) -> None:
     trace = taken.to_chrome_trace(tmp_path / "run.json")
     taken.to_json(tmp_path / "profile.json")
 
@@ -86,21 +86,21 @@ def test_a_run_is_saved_for_chrome_and_all_of_it_as_json(taken: Any, tmp_path: P
     assert plain["modules"][0]["forward"]["share"] == 1
 
 
-def test_an_inference_is_timed_without_gradients() -> None:
+def test_inference_is_timed_without_gradients() -> None:
     taken = profile(Net().eval(), torch.randn(1, 3, 8, 8), backward=False, warmup=0, repeats=1)
 
     assert taken.root.backward is None
     assert "Backward" not in str(taken)
 
 
-def test_modules_alone_are_timed_on_request() -> None:
+def test_ops_false_times_only_modules() -> None:
     taken = profile(Net(), torch.randn(1, 3, 8, 8), ops=False, warmup=0, repeats=1)
 
     assert {op.op for op in taken.ops if op.forward} == {""}
     assert any(op.op == "ConvolutionBackward0" for op in taken.ops)
 
 
-def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
+def test_a_loss_that_is_not_a_tensor_is_refused_with_its_type() -> None:
     with pytest.raises(errors.CaptureError, match="loss must return a tensor, not float"):
         profile(nn.Linear(2, 2), torch.ones(1, 2), loss=lambda output: output.sum().item())
 
@@ -123,7 +123,7 @@ def test_a_function_without_modules_is_timed_as_a_whole() -> None:
         ({"warmup": -1}, "warmup must be 0 or more, not -1"),
     ],
 )
-def test_a_number_of_runs_that_makes_no_sense_is_refused_by_its_name(
+def test_an_invalid_number_of_repeats_is_refused_by_name(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(errors.CaptureError, match=message):
@@ -131,7 +131,7 @@ def test_a_number_of_runs_that_makes_no_sense_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("ops", [True, False])
-def test_only_who_measures_ops_is_told_to_leave_them_out(ops: bool) -> None:
+def test_ops_false_is_suggested_only_when_ops_are_measured(ops: bool) -> None:
     taken = profile(nn.ReLU(), torch.ones(2), repeats=1, ops=ops)
     timing = dataclasses.replace(taken.timing, plain_cpu_ns=(1,))
 
@@ -150,7 +150,7 @@ def test_the_overlay_and_the_summary_count_the_same_memory() -> None:
     assert "1.0 KB" in str(summary(model))
 
 
-def test_long_tables_are_cut_at_a_depth_and_say_how_to_see_all() -> None:
+def test_long_tables_stop_at_a_depth_and_say_how_to_see_all() -> None:
     model = nn.Sequential(
         *(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU())) for _ in range(40))
     )

@@ -100,7 +100,7 @@ def test_busy_idle_and_copy_time_of_each_device_are_exact(job: Path) -> None:
     assert (second.device, second.busy_ns, second.between_ns) == (1, 20_000, 0)
 
 
-def test_kernels_belong_to_the_modules_that_launched_them_also_in_the_backward(job: Path) -> None:
+def test_forward_and_backward_kernels_belong_to_their_modules(job: Path) -> None:
     taken = tg.profile(job)
     rows = {one.name: (one.total_ns, one.self_ns, one.count) for one in taken.entries}
 
@@ -116,14 +116,14 @@ def test_kernels_belong_to_the_modules_that_launched_them_also_in_the_backward(j
     assert taken.times.unlinked == 1
 
 
-def test_the_threads_that_launched_are_listed_with_their_waits(job: Path) -> None:
+def test_launching_threads_are_listed_with_their_wait_times(job: Path) -> None:
     main_thread, autograd = tg.profile(job).times.threads
 
     assert (main_thread.launches, main_thread.call_ns, main_thread.wait_ns) == (3, 19_000, 15_000)
     assert (main_thread.op_ns, autograd.op_ns, autograd.launches) == (90_000, 90_000, 1)
 
 
-def test_the_answer_comes_first(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_starts_with_the_answer(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(job), "--ops"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
@@ -161,7 +161,7 @@ def test_without_modules_the_table_lists_kernels(tmp_path: Path) -> None:
     assert "no modules in the trace" in str(taken)
 
 
-def test_a_real_trace_of_a_cpu_gives_the_time_of_ops_by_module(tmp_path: Path) -> None:
+def test_a_real_cpu_trace_gives_op_times_by_module(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
     file = tmp_path / "cpu.json.gz"
     with torch_profile(
@@ -189,7 +189,7 @@ def test_a_real_trace_of_a_cpu_gives_the_time_of_ops_by_module(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["job.json", "job.json.gz"])
-def test_a_trace_that_was_cut_off_shows_what_it_has(tmp_path: Path, name: str) -> None:
+def test_a_truncated_trace_shows_its_readable_part(tmp_path: Path, name: str) -> None:
     whole = written(GPU_JOB * 200, tmp_path / name)
     cut = tmp_path / f"cut-{name}"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
@@ -200,7 +200,7 @@ def test_a_trace_that_was_cut_off_shows_what_it_has(tmp_path: Path, name: str) -
     assert "the file ends in the middle: only what was read until there is shown" in str(taken)
 
 
-def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_corruption_in_the_middle_is_reported(tmp_path: Path) -> None:
     whole = bytearray(written(GPU_JOB * 2000, tmp_path / "job.json.gz").read_bytes())
     middle = len(whole) // 2
     whole[middle : middle + 40] = b"\xff" * 40
@@ -223,7 +223,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_file_is_one_clear_line(
+def test_a_file_that_is_not_a_profiler_trace_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
 ) -> None:
     file = tmp_path / "other.json"
@@ -237,7 +237,7 @@ def test_another_file_is_one_clear_line(
     assert said.count("\n") == 1
 
 
-def test_a_file_that_is_missing_and_options_of_a_model_are_told(
+def test_missing_files_and_model_options_are_one_line_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["profile", str(tmp_path / "none.json.gz")]) != 0
@@ -246,7 +246,7 @@ def test_a_file_that_is_missing_and_options_of_a_model_are_told(
     assert "for a model, not for a trace" in capsys.readouterr().err
 
 
-def test_events_that_make_no_sense_are_ignored(tmp_path: Path) -> None:
+def test_invalid_events_are_ignored(tmp_path: Path) -> None:
     odd: list[Any] = [
         *(5, "text", None, {"ph": "X", "cat": ["cpu_op"], "ts": 1, "dur": 1}),
         event("cpu_op", "late", 1, 1e300),

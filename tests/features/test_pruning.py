@@ -43,13 +43,13 @@ def residual() -> Residual:
     return Residual()
 
 
-def test_channels_that_meet_in_a_skip_connection_are_one_group() -> None:
+def test_channels_joined_by_a_skip_connection_are_one_group() -> None:
     found = tg.pruning(residual(), images(), timed=False)
     groups = {one.group: (one.layers, one.channels) for one in found.measured}
     assert sorted(groups.values()) == [(("first",), 16), (("second", "skip"), 24)]
 
 
-def test_a_pruned_copy_is_smaller_and_computes_what_zeroed_weights_compute() -> None:
+def test_a_pruned_copy_is_smaller_and_matches_zeroed_weights() -> None:
     model = residual()
     found = tg.pruning(model, images(), amount=0.4, timed=False)
     smaller = found.apply()
@@ -64,7 +64,7 @@ def test_a_pruned_copy_is_smaller_and_computes_what_zeroed_weights_compute() -> 
     smaller.train()(images()).sum().backward()
 
 
-def test_silent_channels_go_first_and_cost_nothing() -> None:
+def test_unused_channels_are_pruned_first_without_loss() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_concatenated_channels_are_traced_to_their_layer() -> None:
     assert found.apply()(images()).shape == (4, 2, 8, 8)
 
 
-def test_channels_that_a_loose_parameter_scales_are_left_alone() -> None:
+def test_channels_scaled_by_a_bare_parameter_are_not_pruned() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -119,7 +119,7 @@ def test_channels_that_a_loose_parameter_scales_are_left_alone() -> None:
     assert any("up" in reason for reason in found.skipped)
 
 
-def test_the_model_and_the_random_state_stay_as_they_are() -> None:
+def test_the_model_and_the_random_state_are_unchanged() -> None:
     model = residual()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -130,7 +130,7 @@ def test_the_model_and_the_random_state_stay_as_they_are() -> None:
     assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
 
 
-def test_a_metric_decides_where_there_is_one() -> None:
+def test_a_given_metric_decides() -> None:
     model, x = residual(), images()
     labels = model.eval()(x).argmax(-1)
 
@@ -150,7 +150,7 @@ def test_a_metric_decides_where_there_is_one() -> None:
         (len, {}, "pruning needs a module"),
     ],
 )
-def test_what_cannot_be_pruned_says_why(model: Any, options: Any, message: str) -> None:
+def test_a_model_that_cannot_be_pruned_says_why(model: Any, options: Any, message: str) -> None:
     with pytest.raises(tg.TorchglassError, match=message):
         tg.pruning(model, torch.randn(2, 4), **options)
 
@@ -318,7 +318,7 @@ def sequence(*layers: nn.Module) -> nn.Module:
         ),
     ],
 )
-def test_a_copy_of_any_architecture_runs_and_computes_what_zeroed_weights_compute(
+def test_a_pruned_copy_of_any_architecture_matches_zeroed_weights(
     make: Any, shape: tuple[int, ...], groups: int
 ) -> None:
     torch.manual_seed(0)
@@ -346,7 +346,7 @@ class FixedHeads(Heads):
         return self.head(self.o(y.reshape(self.batch, 6, 32)))
 
 
-def test_what_the_forward_fixes_is_left_alone_and_the_report_says_why() -> None:
+def test_channels_with_hard_coded_sizes_are_skipped_with_the_reason() -> None:
     found = tg.pruning(FixedHeads(-1), torch.randn(2, 6, 16), timed=False)
     reasons = [one for one in found.skipped if one.startswith("k, q, v: ")]
     assert "a copy with fewer channels does not run (shape '[-1, 6, 4, 8]'" in reasons[0]

@@ -26,7 +26,7 @@ def samples(count: int = 64) -> torch.Tensor:
     return torch.randn(count, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_noise_is_what_numpy_computes_from_rounded_weights() -> None:
+def test_quantization_noise_matches_numpy() -> None:
     model, x = network(), samples()
     found = tg.quantization(model, x, dtypes=["int4"])
     state = {name: np.array(value.tolist()) for name, value in model.state_dict().items()}
@@ -51,7 +51,7 @@ def test_the_noise_is_what_numpy_computes_from_rounded_weights() -> None:
         assert one.sqnr_db == pytest.approx(expected, abs=0.05)
 
 
-def test_an_outlier_channel_harms_one_scale_for_all_and_not_a_scale_for_each() -> None:
+def test_an_outlier_channel_hurts_per_tensor_but_not_per_channel_scales() -> None:
     model = network()
     with torch.no_grad():
         model[2].weight[7] *= 50  # type: ignore[operator, index]
@@ -61,7 +61,7 @@ def test_an_outlier_channel_harms_one_scale_for_all_and_not_a_scale_for_each() -
     assert by_scale["channel"].sqnr_db > by_scale["tensor"].sqnr_db + 10
 
 
-def test_the_suggestion_is_measured_as_a_whole_and_keeps_its_budget() -> None:
+def test_the_suggestion_is_measured_and_stays_within_budget() -> None:
     model, x = network(), samples()
     strict = tg.quantization(model, x, quality=35)
     loose = tg.quantization(model, x, quality=15)
@@ -74,7 +74,7 @@ def test_the_suggestion_is_measured_as_a_whole_and_keeps_its_budget() -> None:
     assert "measured with all of them at once" in str(small)
 
 
-def test_a_metric_decides_where_there_is_one() -> None:
+def test_a_given_metric_decides() -> None:
     model, x = network(), samples(256)
     labels = model(x).argmax(-1)
 
@@ -88,7 +88,7 @@ def test_a_metric_decides_where_there_is_one() -> None:
     assert "a metric of" in found.answer
 
 
-def test_the_model_and_the_random_state_stay_as_they_are() -> None:
+def test_the_model_and_the_random_state_are_unchanged() -> None:
     model = nn.Sequential(nn.Linear(32, 8), nn.BatchNorm1d(8), nn.Dropout())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -108,7 +108,7 @@ def test_the_model_and_the_random_state_stay_as_they_are() -> None:
         ({"size": "50%", "quality": 20}, "either size or quality"),
     ],
 )
-def test_wrong_arguments_say_what_is_possible(options: Any, message: str) -> None:
+def test_invalid_arguments_list_the_valid_ones(options: Any, message: str) -> None:
     with pytest.raises(tg.TorchglassError, match=message):
         tg.quantization(network(), samples(), **options)
 

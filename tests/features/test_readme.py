@@ -39,7 +39,7 @@ def links(page: Path) -> list[str]:
     ],
     ids=name_of,
 )
-def test_the_examples_of_a_page_run_and_print_what_it_shows(
+def test_the_examples_of_a_page_reproduce_their_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,7 +61,7 @@ def test_outputs_are_shown_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_are_valid(page: Path) -> None:
     missing = [link for link in links(page) if not _exists(page.parent / link)]
     assert missing == []
 
@@ -97,17 +97,17 @@ print("one 1.5 ms")
 @pytest.mark.parametrize(
     ("shown", "is_true"), [("one 1.5 ms", True), ("one 20 μs", True), ("two 1.5 ms", False)]
 )
-def test_an_output_with_times_is_checked_by_its_words(shown: str, is_true: bool) -> None:
+def test_an_output_with_times_is_compared_without_numbers(shown: str, is_true: bool) -> None:
     assert run_page(PAGE.format(shown))[1].is_true is is_true
 
 
-def test_a_wrong_output_is_renewed() -> None:
+def test_a_wrong_output_is_updated() -> None:
     page = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
 
     assert renewed(page) == page.replace("3", "2")
 
 
-def test_a_page_without_examples_stays() -> None:
+def test_a_page_without_examples_is_unchanged() -> None:
     assert renewed("# Limits\n") == "# Limits\n"
 
 

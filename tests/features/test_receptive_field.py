@@ -131,7 +131,7 @@ def support(value: Tensor, x: Tensor) -> tuple[range, ...] | None:
         ),
     ],
 )
-def test_every_op_sees_exactly_the_positions_that_have_a_gradient(
+def test_the_receptive_field_of_every_op_matches_its_gradient(
     model: nn.Module, shape: tuple[int, ...]
 ) -> None:
     x = (torch.rand(shape, dtype=torch.float64) + 0.1).requires_grad_()
@@ -147,7 +147,7 @@ def test_every_op_sees_exactly_the_positions_that_have_a_gradient(
             assert field.at(*position) == support(op.tensor[position], x), (op.label, position)
 
 
-def test_the_fields_of_known_architectures_are_those_worked_out_by_hand() -> None:
+def test_receptive_fields_of_known_architectures_match_hand_computation() -> None:
     trace = tg.trace(ResNet().eval(), torch.randn(1, 3, 224, 224), save=None)
     # 7 after the first convolution, 11 after the pool, and 2 · jump for each 3×3 convolution.
     known = {"conv1": (7, 2), "maxpool": (11, 4), "layer1": (35, 4), "layer2": (91, 8)}
@@ -161,7 +161,7 @@ def test_the_fields_of_known_architectures_are_those_worked_out_by_hand() -> Non
     assert trace["fc"].receptive_field().at(0, 0) == (range(1), range(3), range(224), range(224))
 
 
-def test_attention_and_a_mean_see_everything() -> None:
+def test_attention_and_mean_have_a_global_receptive_field() -> None:
     trace = tg.trace(CausalAttention(8, 2), torch.randn(2, 5, 8))
     field = trace["proj"].receptive_field()
     # A causal token sees the tokens before it, all channels, and its own sample alone.
@@ -183,7 +183,7 @@ def test_a_batch_norm_in_training_mixes_the_samples_of_a_batch() -> None:
     assert running.size == (1, 1, 3, 3)
 
 
-def test_what_cannot_be_known_says_which_op_and_why() -> None:
+def test_an_unknown_receptive_field_names_the_op_and_the_reason() -> None:
     class Gathered(nn.Module):
         def forward(self, x: Tensor, scale: Tensor) -> Any:
             return x.gather(1, x.argsort(1)) * scale, torch.ones(3) + 1
@@ -198,7 +198,7 @@ def test_what_cannot_be_known_says_which_op_and_why() -> None:
         trace["mul"].receptive_field("scale").at(9)
 
 
-def test_a_printed_op_says_its_field() -> None:
+def test_a_printed_op_shows_its_receptive_field() -> None:
     trace = tg.trace(nn.Sequential(nn.Conv2d(1, 2, 3, 2)), torch.randn(1, 1, 9, 9))
     line = "Receptive field: 1×1×3×3 of input (1×1×9×9), stride 2×2, starts at 0, 0"
     assert line in str(trace["conv2d_1"])

@@ -43,7 +43,7 @@ with tg.open(sys.argv[1]) as run:
 """
 
 
-def test_a_training_that_is_killed_is_read_without_torch(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_read_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     with subprocess.Popen(
         [sys.executable, "-c", TRAIN_UNTIL_KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE
@@ -66,7 +66,7 @@ def test_a_training_that_is_killed_is_read_without_torch(tmp_path: Path) -> None
     assert "killed" in read.stdout, read.stderr
 
 
-def test_a_training_is_resumed_and_its_histograms_are_one_table(tmp_path: Path) -> None:
+def test_histograms_of_a_resumed_run_are_one_table(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
         train(model, watcher, 5, lr=0.01)
@@ -81,9 +81,7 @@ def test_a_training_is_resumed_and_its_histograms_are_one_table(tmp_path: Path) 
         assert weight.histograms.to_pandas().sum(axis=1).tolist() == [6] * len(weight)
 
 
-def test_a_training_on_two_ranks_is_read_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_two_ranks_is_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(2):
         monkeypatch.setitem(os.environ, "RANK", str(rank))
         monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
@@ -100,7 +98,7 @@ def test_a_training_on_two_ranks_is_read_as_one(
 
 
 @pytest.mark.parametrize("name", ["lr0.1", "mine", "run.db"])
-def test_a_run_under_any_name_opens_everywhere(name: str, tmp_path: Path) -> None:
+def test_a_run_file_with_any_name_opens_everywhere(name: str, tmp_path: Path) -> None:
     file = tmp_path / name
     with tg.watch(nn.ReLU(), save=file, verbose=False) as watcher:
         watcher.log("loss", 1.0)
@@ -136,7 +134,7 @@ elif sys.argv[1] == "dropped":
         pytest.param("left open", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_is_one_file_when_its_last_reader_is_gone(how: str, tmp_path: Path) -> None:
+def test_a_run_is_one_file_after_its_last_reader_closes(how: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", READ_BEYOND_THE_END, how],
         cwd=tmp_path,

@@ -83,7 +83,7 @@ def test_an_exception_is_kept_with_its_step(
     assert "stopped by ValueError at step 4: bad batch" in repr(run)
 
 
-def test_a_training_that_came_to_its_end_is_finished(model: Model, tmp_path: Path) -> None:
+def test_a_completed_run_has_status_finished(model: Model, tmp_path: Path) -> None:
     with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
         assert tg.open(tmp_path / "run.glass").status == "running"
         train(watcher, model)
@@ -101,7 +101,7 @@ def test_a_training_that_came_to_its_end_is_finished(model: Model, tmp_path: Pat
         (GeneratorExit, "finished"),
     ],
 )
-def test_what_is_no_error_is_told_as_what_it_is(
+def test_interrupts_and_exits_are_not_reported_as_errors(
     error: type[BaseException], told: str, model: Model, tmp_path: Path
 ) -> None:
     watcher = tg.watch(model, save=tmp_path / "run.glass", verbose=False)
@@ -111,7 +111,7 @@ def test_what_is_no_error_is_told_as_what_it_is(
     assert tg.open(tmp_path / "run.glass").status == told
 
 
-def test_closing_in_a_clause_keeps_the_exception_that_led_there(
+def test_closing_in_except_or_finally_records_the_active_exception(
     model: Model, tmp_path: Path
 ) -> None:
     for name in ("finally", "except"):
@@ -128,9 +128,7 @@ def test_closing_in_a_clause_keeps_the_exception_that_led_there(
     assert tg.open(tmp_path / "finally.glass").status == "finished"
 
 
-def test_an_exception_from_before_the_training_does_not_end_it(
-    model: Model, tmp_path: Path
-) -> None:
+def test_an_earlier_exception_is_not_the_end_of_a_run(model: Model, tmp_path: Path) -> None:
     try:
         raise ImportError("no fast kernels")
     except ImportError:
@@ -169,9 +167,7 @@ def script(tmp_path: Path, fail: str, before: str = "") -> list[str]:
         pytest.param("pass", "finished", marks=pytest.mark.slow),
     ],
 )
-def test_a_program_without_a_with_block_tells_how_it_ended(
-    fail: str, told: str, tmp_path: Path
-) -> None:
+def test_the_end_is_recorded_without_a_with_block(fail: str, told: str, tmp_path: Path) -> None:
     hook = "sys.excepthook = lambda *error: print('own hook', error[0].__name__)"
     done = subprocess.run(script(tmp_path, fail, hook), capture_output=True, text=True, check=False)
 
@@ -180,7 +176,7 @@ def test_a_program_without_a_with_block_tells_how_it_ended(
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_is_told_at_once(tmp_path: Path) -> None:
+def test_a_killed_process_is_reported_at_once(tmp_path: Path) -> None:
     command = script(tmp_path, "print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -194,7 +190,7 @@ def test_a_process_that_was_killed_is_told_at_once(tmp_path: Path) -> None:
             assert not run.finished
 
 
-def test_a_run_that_makes_no_more_steps_is_stalled(tmp_path: Path) -> None:
+def test_a_run_without_new_steps_is_stalled(tmp_path: Path) -> None:
     with going_on(tmp_path / "run.glass", 103, 102, 101, 100) as path, tg.open(path) as run:
         told = run.status
 
@@ -202,7 +198,7 @@ def test_a_run_that_makes_no_more_steps_is_stalled(tmp_path: Path) -> None:
     assert not told.is_over
 
 
-def test_a_run_whose_steps_take_long_is_not_stalled(tmp_path: Path) -> None:
+def test_a_run_with_slow_steps_is_not_stalled(tmp_path: Path) -> None:
     with going_on(tmp_path / "run.glass", 18_000, 12_000, 6_000) as path, tg.open(path) as run:
         assert run.status == "running"
 
@@ -215,7 +211,7 @@ def change_writer(path: Path, **facts: Any) -> None:
     connection.close()
 
 
-def test_of_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
+def test_a_run_on_another_machine_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
     with going_on(tmp_path / "run.glass", 1) as path, tg.open(path) as run:
         change_writer(path, machine="elsewhere", time_ns=time.time_ns())
         assert run.status == "running"
@@ -223,7 +219,7 @@ def test_of_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
         assert run.status == "killed"
 
 
-def test_another_process_with_the_number_of_one_that_is_gone_does_not_count(
+def test_a_reused_pid_is_not_taken_for_the_writer(
     tmp_path: Path,
 ) -> None:
     with going_on(tmp_path / "run.glass", 1) as path, tg.open(path) as run:
@@ -232,7 +228,7 @@ def test_another_process_with_the_number_of_one_that_is_gone_does_not_count(
         assert run.status == "killed"
 
 
-def test_a_file_that_does_not_say_who_writes_it_is_read(tmp_path: Path) -> None:
+def test_a_run_without_writer_information_has_a_status(tmp_path: Path) -> None:
     with going_on(tmp_path / "run.glass", 7200) as path, tg.open(path) as run:
         with sqlite3.connect(path) as connection:
             connection.execute("DELETE FROM meta WHERE key = 'writer'")
@@ -241,7 +237,7 @@ def test_a_file_that_does_not_say_who_writes_it_is_read(tmp_path: Path) -> None:
         assert run.status == "stalled for 2 h"
 
 
-def test_a_run_that_is_resumed_runs_again(model: Model, tmp_path: Path) -> None:
+def test_a_resumed_run_has_status_running(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     watcher = tg.watch(model, save=path, verbose=False)
     with pytest.raises(ValueError, match="bad"), watcher:
@@ -255,7 +251,7 @@ def test_a_run_that_is_resumed_runs_again(model: Model, tmp_path: Path) -> None:
     assert tg.open(path).status == "finished"
 
 
-def test_of_many_ranks_the_worst_is_told(
+def test_several_ranks_have_the_worst_status(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -270,7 +266,7 @@ def test_of_many_ranks_the_worst_is_told(
         assert run.status == "stopped by RuntimeError at step 4"
 
 
-def test_a_run_in_memory_is_no_file(model: Model, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_in_memory_writes_no_file(model: Model, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
 
     for options in ({"save": ":memory:"}, {"resume": ":memory:"}, {"run_dir": ":memory:"}):
@@ -281,7 +277,7 @@ def test_a_run_in_memory_is_no_file(model: Model, tmp_path: Path, monkeypatch: A
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_and_the_page_tell_it(
+def test_the_command_line_and_the_page_show_the_status(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.glass"
@@ -308,7 +304,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_the_end_of_a_training_is_told_with_what_was_found_and_where_to_look(
+def test_the_final_message_names_problems_and_the_run_file(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -323,7 +319,7 @@ def test_the_end_of_a_training_is_told_with_what_was_found_and_where_to_look(
     assert command == "  torchglass explore 'my run.glass'"
 
 
-def test_the_first_nan_is_told_at_once_and_all_problems_in_five_lines_at_the_end(
+def test_the_first_nan_is_printed_at_once_and_five_lines_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
@@ -342,7 +338,7 @@ def test_the_first_nan_is_told_at_once_and_all_problems_in_five_lines_at_the_end
     assert len(lines) == 2
 
 
-def test_who_wants_quiet_has_it(
+def test_verbose_false_prints_nothing(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
@@ -352,7 +348,7 @@ def test_who_wants_quiet_has_it(
     assert printed(capsys) == []
 
 
-def test_only_the_first_rank_speaks(
+def test_only_rank_0_prints(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -364,7 +360,7 @@ def test_only_the_first_rank_speaks(
     assert printed(capsys) == []
 
 
-def test_a_progress_bar_stays_in_a_line_of_its_own(
+def test_messages_do_not_break_a_progress_bar(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tqdm = pytest.importorskip("tqdm").tqdm
@@ -378,7 +374,7 @@ def test_a_progress_bar_stays_in_a_line_of_its_own(
     assert told.rpartition("\r")[2].startswith("torchglass: All 8 values")
 
 
-def test_a_stream_that_is_closed_stops_nothing(
+def test_a_closed_stderr_does_not_stop_training(
     model: Model, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with Path(os.devnull).open("w", encoding="utf-8") as closed:

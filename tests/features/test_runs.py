@@ -37,7 +37,7 @@ class Settings:
         ({"data": Path("images")}, {"data": "images"}),
     ],
 )
-def test_the_settings_of_a_training_are_recorded(
+def test_the_settings_of_a_run_are_recorded(
     tmp_path: Path, given: object, kept: dict[str, object]
 ) -> None:
     path = tmp_path / "run.glass"
@@ -50,12 +50,12 @@ def test_the_settings_of_a_training_are_recorded(
         assert "Notes: a try" in str(read)
 
 
-def test_settings_that_are_no_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(tg.TorchglassError, match=r"config must be a dict.* not int"):
         tg.watch(nn.Linear(2, 1), config=3)
 
 
-def test_a_setting_that_cannot_be_printed_does_not_stop_a_training(tmp_path: Path) -> None:
+def test_a_setting_whose_repr_raises_does_not_stop_training(tmp_path: Path) -> None:
     class Bad:
         def __repr__(self) -> str:
             raise RuntimeError("no")
@@ -104,7 +104,7 @@ def _recorded_commit(name: str) -> str:
         return run.git_commit
 
 
-def test_a_run_that_is_resumed_has_the_settings_of_both(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_settings_of_both_sessions(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     first, later = {"lr": 0.1, "seed": 1}, {"lr": 0.01}
     for config in (first, later):
@@ -197,7 +197,7 @@ def test_runs_are_opened_from_their_table(folder: Path) -> None:
         ("lr is 1", "use == and !="),
     ],
 )
-def test_a_filter_that_is_wrong_is_told_in_one_line(
+def test_an_invalid_filter_is_a_one_line_error(
     folder: Path, filter: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", str(folder), "--where", filter]) == 2
@@ -206,7 +206,7 @@ def test_a_filter_that_is_wrong_is_told_in_one_line(
     assert told in line
 
 
-def test_a_filter_takes_names_of_any_kind(tmp_path: Path) -> None:
+def test_a_filter_accepts_any_setting_name(tmp_path: Path) -> None:
     record(tmp_path / "a.glass", 0.5, config={"model": {"width": 8}, "data/set": "images"})
 
     runs = tg.runs(tmp_path)
@@ -244,7 +244,7 @@ def test_a_table_of_runs_is_a_data_frame(folder: Path) -> None:
     assert frame.set_index("name").loc["b", "config.lr"] == 0.01
 
 
-def test_files_that_are_no_runs_are_told_in_one_line_and_the_rest_is_shown(folder: Path) -> None:
+def test_files_that_are_not_runs_are_noted_in_one_line_and_runs_are_shown(folder: Path) -> None:
     good = (folder / "a.glass").read_bytes()
     (folder / "text.glass").write_text("a text")
     (folder / "empty.glass").touch()
@@ -261,7 +261,7 @@ def test_files_that_are_no_runs_are_told_in_one_line_and_the_rest_is_shown(folde
     assert note.startswith("Note: 5 files cannot be read. The first: ")
 
 
-def test_a_run_without_a_summary_is_listed_the_same(folder: Path) -> None:
+def test_a_run_without_a_stored_summary_is_listed(folder: Path) -> None:
     wrong = nn.Linear(3, 1)
     with (
         pytest.raises(RuntimeError),
@@ -281,7 +281,7 @@ def test_a_run_without_a_summary_is_listed_the_same(folder: Path) -> None:
     assert tg.runs(folder).to_dict()["entries"] == listed
 
 
-def test_a_summary_of_an_earlier_end_is_not_used(folder: Path) -> None:
+def test_an_outdated_stored_summary_is_not_used(folder: Path) -> None:
     with contextlib.closing(sqlite3.connect(folder / "a.glass")) as file:
         (old,) = file.execute("SELECT value FROM meta WHERE key = 'summary'").fetchone()
     with tg.watch(nn.Linear(2, 1), resume=folder / "a.glass", verbose=False) as watcher:
@@ -296,7 +296,7 @@ def test_a_summary_of_an_earlier_end_is_not_used(folder: Path) -> None:
     assert tg.runs(folder)["a"].values == {"loss": 0.01}
 
 
-def test_only_what_has_changed_is_read_again(folder: Path) -> None:
+def test_only_changed_runs_are_read_again(folder: Path) -> None:
     tg.runs(folder)
     # What is not read again need not even be a run any more.
     before = (folder / "a.glass").stat()
@@ -313,7 +313,7 @@ def test_only_what_has_changed_is_read_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no index", b"SQLite format 3\0" + bytes(2000)])
-def test_an_index_that_is_corrupt_or_not_ours_does_no_harm(folder: Path, content: bytes) -> None:
+def test_a_corrupt_or_foreign_index_is_ignored(folder: Path, content: bytes) -> None:
     tg.runs(folder)
     (index,) = folder.glob(".torchglass*")
     index.write_bytes(content)
@@ -322,7 +322,7 @@ def test_an_index_that_is_corrupt_or_not_ours_does_no_harm(folder: Path, content
     assert len(tg.runs(folder)) == 3
 
 
-def test_a_corrupt_index_is_made_again(folder: Path) -> None:
+def test_a_corrupt_index_is_rebuilt(folder: Path) -> None:
     tg.runs(folder)
     (index,) = folder.glob(".torchglass*")
     good = index.read_bytes()
@@ -334,7 +334,7 @@ def test_a_corrupt_index_is_made_again(folder: Path) -> None:
     assert rows == [("a.glass",), ("b.glass",), ("inner/c.glass",)]
 
 
-def test_a_folder_that_cannot_be_written_is_listed(folder: Path) -> None:
+def test_a_read_only_folder_is_listed(folder: Path) -> None:
     folder.chmod(0o555)
     try:
         assert len(tg.runs(folder)) == 3
@@ -395,6 +395,6 @@ def test_a_run_is_listed_while_it_runs_and_after_it_was_killed(tmp_path: Path) -
     assert (run.status.state, run.values) == ("killed", {"loss": 3.0})
 
 
-def test_a_folder_that_is_not_there_is_named() -> None:
+def test_a_missing_folder_is_named() -> None:
     with pytest.raises(tg.TorchglassError, match="nowhere does not exist"):
         tg.runs("nowhere")

@@ -35,15 +35,15 @@ def without_times(text: str) -> str:
     )
 
 
-def test_the_log_begins_as_the_seed_prints_it(model_history: Trace) -> None:
+def test_the_log_starts_as_in_the_specification(model_history: Trace) -> None:
     assert without_times(str(model_history)).startswith(golden("seed_003_log.txt"))
 
 
-def test_the_log_goes_on_to_the_last_layer(model_history: Trace) -> None:
+def test_the_log_continues_to_the_last_layer(model_history: Trace) -> None:
     assert str(model_history).endswith("\t\t22: linear_3_22 \n\t\t23: output_1_23 ")
 
 
-def test_a_layer_begins_as_the_seed_prints_it(model_history: Trace) -> None:
+def test_a_layer_starts_as_in_the_specification(model_history: Trace) -> None:
     layer = model_history["conv2d_3_7"]
     corner = str(layer.tensor_contents[0, 0, :5, :5].detach())  # type: ignore[index]
     text = without_times(str(layer)).replace(corner, "NUMBERS")
@@ -51,7 +51,7 @@ def test_a_layer_begins_as_the_seed_prints_it(model_history: Trace) -> None:
     assert text.startswith(golden("seed_003_layer.txt"))
 
 
-def test_after_the_seeds_lines_a_layer_shows_its_values_and_its_source(
+def test_after_the_specified_lines_a_layer_shows_values_and_source(
     model_history: Trace,
 ) -> None:
     values, arguments, field, source = str(model_history["conv2d_3_7"]).splitlines()[-4:]
@@ -63,9 +63,7 @@ def test_after_the_seeds_lines_a_layer_shows_its_values_and_its_source(
 
 
 @pytest.mark.parametrize("key", ["conv2d_3_7", "conv2d_3", "conv2d_3_7:1", "features.6", 7, -17])
-def test_all_names_of_a_layer_give_the_very_same_object(
-    model_history: Trace, key: int | str
-) -> None:
+def test_all_names_of_a_layer_return_the_same_object(model_history: Trace, key: int | str) -> None:
     assert model_history[key] is model_history.ops[7]
 
 
@@ -83,7 +81,7 @@ def test_a_module_names_the_layer_that_is_its_output(
     assert model_history[module].label == label
 
 
-def test_the_activations_are_those_of_the_pass(model_history: Trace) -> None:
+def test_activations_match_the_forward_pass(model_history: Trace) -> None:
     before, after = model_history["conv2d_3_7"], model_history["relu_3_8"]
 
     assert before.tensor_contents is not None

@@ -161,7 +161,7 @@ def test_a_file_is_picked_loaded_and_explored(tmp_path: Path) -> None:
     assert code == 0, screen[-1500:]
 
 
-def test_modules_are_analysed_between_the_turns_of_others() -> None:
+def test_async_analysis_returns_every_module() -> None:
     run: Callable[..., Any] = defined(ASYNC)["analyze_model_async"].__wrapped__
 
     assert asyncio.run(run(Small())) is None
@@ -177,7 +177,7 @@ def test_modules_are_analysed_between_the_turns_of_others() -> None:
     )
 
 
-def test_a_module_is_analysed_when_it_is_asked_for() -> None:
+def test_a_module_is_analyzed_on_first_access() -> None:
     model = Small()
     with rp.record_torch_module_forward_stats(model):
         model(torch.ones(1, 4))
@@ -210,7 +210,7 @@ def test_a_summary_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("format", ["text", "json", "html"])
-def test_each_format_has_a_name_of_its_own(format: Any) -> None:
+def test_each_export_format_has_its_own_name(format: Any) -> None:
     exported = defined(FORMATS)["export_model_summary"](Small(), format)
 
     assert exported == rp.export_model_summary(Small(), format)

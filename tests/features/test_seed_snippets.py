@@ -102,7 +102,7 @@ rp.explore_torch_module_with_stats(model, input_tensor)
 @pytest.mark.parametrize(
     "snippet", [WITH_STATISTICS, pytest.param(STATISTICS_AT_ONCE, marks=pytest.mark.slow)]
 )
-def test_f_shows_what_a_recorded_forward_tells(snippet: str) -> None:
+def test_f_shows_the_shapes_of_a_recorded_forward(snippet: str) -> None:
     screen, code = python_in_terminal(snippet, (["Conv2d"], b"f"), (["1×64×32×32"], b"q"))
 
     assert "1×3×32×32" in screen
@@ -124,7 +124,7 @@ print(f"Value range: {latest_stats.in_min:.3f} to {latest_stats.in_max:.3f}")
 """
 
 
-def test_statistics_are_read_as_the_document_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_are_accessed_as_specified(capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 2))
 
     exec(ACCESSING, {"model": model, "input_tensor": torch.zeros(3, 4)})
@@ -224,17 +224,17 @@ def seed_format_time(seconds: float) -> str:
 
 
 @given(st.lists(st.integers(0, 10_000)).map(tuple))
-def test_shapes_are_written_as_the_document_writes_them(shape: tuple[int, ...]) -> None:
+def test_shapes_are_formatted_as_specified(shape: tuple[int, ...]) -> None:
     assert rp.format_shape(shape) == seed_format_shape(shape)
 
 
 @given(st.integers(0, 10**13))
-def test_counts_are_written_as_the_document_writes_them(count: int) -> None:
+def test_counts_are_formatted_as_specified(count: int) -> None:
     assert rp.format_param_count(count) == seed_format_param_count(count)
 
 
 @given(st.floats(0, 1e7))
-def test_times_are_written_as_the_document_writes_them(seconds: float) -> None:
+def test_times_are_formatted_as_specified(seconds: float) -> None:
     assert rp.format_time(seconds) == seed_format_time(seconds)
 
 
@@ -271,11 +271,11 @@ def model(request: pytest.FixtureRequest) -> torch.nn.Module:
     return mixed
 
 
-def test_memory_is_what_the_documents_code_computes(model: torch.nn.Module) -> None:
+def test_memory_matches_the_code_of_the_specification(model: torch.nn.Module) -> None:
     assert rp.analyze_memory_usage(model) == seed_analyze_memory_usage(model)
 
 
-def test_statistics_are_what_the_documents_code_computes(model: torch.nn.Module) -> None:
+def test_statistics_match_the_code_of_the_specification(model: torch.nn.Module) -> None:
     assert rp.get_parameter_statistics(model) == seed_get_parameter_statistics(model)
 
 

@@ -45,7 +45,7 @@ class GPT(nn.Module):
         return logits
 
 
-def test_a_table_tells_shapes_parameters_and_ties() -> None:
+def test_a_table_shows_shapes_parameters_and_tied_weights() -> None:
     model = GPT()
 
     text = str(tg.summary(model, torch.zeros(2, 7, dtype=torch.long)))
@@ -63,7 +63,7 @@ def test_twelve_blocks_fold_to_one_row_on_request() -> None:
     assert len(text.splitlines()) < 40
 
 
-def test_the_tree_is_drawn_as_in_the_first_document() -> None:
+def test_the_tree_matches_the_first_specification() -> None:
     class ResNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -100,7 +100,7 @@ def test_one_module_under_two_names_is_counted_once_and_marked() -> None:
     assert re.search("second +↗ first", str(summary))
 
 
-def test_shapes_are_the_same_without_any_memory() -> None:
+def test_shapes_are_the_same_in_a_fake_forward() -> None:
     model = GPT()
 
     real, fake = (
@@ -111,7 +111,7 @@ def test_shapes_are_the_same_without_any_memory() -> None:
     assert str(fake) == str(real)
 
 
-def test_a_summary_is_saved_for_programs_and_for_people(tmp_path: Path) -> None:
+def test_a_summary_is_saved_as_json_csv_and_html(tmp_path: Path) -> None:
     summary = tg.summary(GPT(), input_size=(2, 7), dtypes=[torch.long])
 
     summary.to_html(tmp_path / "gpt.html")
@@ -122,12 +122,12 @@ def test_a_summary_is_saved_for_programs_and_for_people(tmp_path: Path) -> None:
     assert summary.to_csv().count("\n") == 1 + len(plain["modules"])
 
 
-def test_a_wrong_input_shows_the_user_s_own_error() -> None:
+def test_a_wrong_input_raises_the_original_error() -> None:
     with pytest.raises(IndexError):
         tg.summary(GPT(), torch.full((1, 1), 100))
 
 
-def test_a_language_model_of_seven_billion_parameters_needs_no_memory() -> None:
+def test_a_7b_language_model_is_summarized_without_memory() -> None:
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=32))
@@ -140,7 +140,7 @@ def test_a_language_model_of_seven_billion_parameters_needs_no_memory() -> None:
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_frozen_modules_are_marked_and_the_trainable_share_is_told() -> None:
+def test_frozen_modules_are_marked_and_the_trainable_share_is_shown() -> None:
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 1, bias=False))
     for parameter in model[0].parameters():
         parameter.requires_grad_(False)
@@ -159,7 +159,7 @@ def test_frozen_modules_are_marked_and_the_trainable_share_is_told() -> None:
     assert "Trainable" not in str(tg.summary(model[1]))
 
 
-def test_the_signs_in_a_summary_are_explained_where_they_occur() -> None:
+def test_symbols_in_a_summary_are_explained_when_they_occur() -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:
             super().__init__()

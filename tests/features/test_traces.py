@@ -35,7 +35,7 @@ def model() -> nn.Sequential:
         (["linear_2", lambda op: op.kind == "input"], ["input_1_0", "linear_2_5"]),
     ],
 )
-def test_only_what_was_selected_is_kept(
+def test_only_selected_tensors_are_saved(
     model: nn.Sequential, save: object, kept: list[str] | None
 ) -> None:
     trace = tg.trace(model, torch.randn(3, 4), save=save)
@@ -45,12 +45,12 @@ def test_only_what_was_selected_is_kept(
     assert len(trace) == 7
 
 
-def test_a_name_that_is_not_there_is_told_with_those_that_are(model: nn.Sequential) -> None:
+def test_an_unknown_op_name_error_lists_the_closest_names(model: nn.Sequential) -> None:
     with pytest.raises(tg.TorchglassError, match="linear_1"):
         tg.trace(model, torch.randn(3, 4), save=["linear_9"])
 
 
-def test_what_is_not_kept_is_freed_while_the_pass_runs() -> None:
+def test_tensors_that_are_not_saved_are_freed_during_the_pass() -> None:
     alive: list[weakref.ref[torch.Tensor]] = []
 
     class Watching(nn.Module):
@@ -67,14 +67,14 @@ def test_what_is_not_kept_is_freed_while_the_pass_runs() -> None:
     assert len(alive) == 5
 
 
-def test_an_edit_changes_what_the_next_ops_get(model: nn.Sequential) -> None:
+def test_an_edit_changes_the_input_of_later_ops(model: nn.Sequential) -> None:
     trace = tg.trace(model, torch.randn(3, 4), edit={"relu_1": torch.zeros_like})
 
     bias = model[3].bias
     assert torch.equal(trace.output, torch.as_tensor(bias).expand(3, 2))
 
 
-def test_an_edit_leaves_the_model_and_the_random_state_alone(model: nn.Sequential) -> None:
+def test_an_edit_does_not_change_the_model_or_the_random_state(model: nn.Sequential) -> None:
     x = torch.randn(3, 4)
     plain = nn.BatchNorm1d(4)
     plain.load_state_dict(model[1].state_dict())
@@ -111,7 +111,7 @@ def test_a_training_step_in_a_block_has_gradients(model: nn.Sequential) -> None:
     assert step["relu_1"].gradient is not None
 
 
-def test_several_forwards_in_a_block_are_calls_of_one_trace(model: nn.Sequential) -> None:
+def test_several_forwards_in_a_block_are_part_of_one_trace(model: nn.Sequential) -> None:
     model.eval()
 
     with tg.tracing(model) as both:
@@ -124,7 +124,7 @@ def test_several_forwards_in_a_block_are_calls_of_one_trace(model: nn.Sequential
     assert "purely feedforward" in str(both)
 
 
-def test_in_a_block_a_forward_may_call_its_arguments_as_our_options_are_called() -> None:
+def test_in_a_block_arguments_of_the_forward_may_share_names_with_options() -> None:
     class Saving(nn.Module):
         def forward(self, x: torch.Tensor, *, save: float, level: torch.Tensor) -> torch.Tensor:
             return x * save + level
@@ -152,14 +152,14 @@ def test_kernels_are_listed_forward_and_backward(model: nn.Sequential) -> None:
     assert "addmm_1" in {op.label.rpartition("_")[0] for op in step}
 
 
-def test_one_tensor_can_be_plucked(model: nn.Sequential) -> None:
+def test_pluck_returns_one_tensor(model: nn.Sequential) -> None:
     model.eval()
     x = torch.randn(3, 4)
 
     assert torch.equal(tg.pluck(model, x, "linear_1"), model[0](x))
 
 
-def test_an_exception_says_where_it_was_and_carries_the_trace() -> None:
+def test_an_exception_names_its_location_and_carries_the_trace() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(4, 2))
 
     with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
@@ -172,7 +172,7 @@ def test_an_exception_says_where_it_was_and_carries_the_trace() -> None:
     assert "2×4" in note
 
 
-def test_a_compiled_model_is_traced_as_its_python_and_says_so(model: nn.Sequential) -> None:
+def test_a_compiled_model_is_traced_as_python_and_says_so(model: nn.Sequential) -> None:
     compiled = cast("nn.Module", torch.compile(model.eval(), backend="aot_eager"))
     x = torch.randn(3, 4)
     compiled(x)
@@ -184,7 +184,7 @@ def test_a_compiled_model_is_traced_as_its_python_and_says_so(model: nn.Sequenti
     assert torch.equal(trace.output, compiled(x))
 
 
-def test_traces_in_threads_do_not_see_each_other(model: nn.Sequential) -> None:
+def test_traces_in_different_threads_are_independent(model: nn.Sequential) -> None:
     def traced(length: int) -> str:
         layers = nn.Sequential(*[nn.ReLU() for _ in range(length)])
         return [tg.trace(layers, torch.ones(2)).layer_labels[-2] for _ in range(20)][-1]
@@ -195,7 +195,7 @@ def test_traces_in_threads_do_not_see_each_other(model: nn.Sequential) -> None:
     assert found == ["relu_3_3", "relu_5_5", "relu_7_7", "relu_9_9"]
 
 
-def test_a_trace_inside_a_traced_forward_is_a_trace_of_its_own() -> None:
+def test_a_trace_inside_a_traced_forward_is_separate() -> None:
     inner: list[str] = []
 
     class Looking(nn.Module):
@@ -227,7 +227,7 @@ def test_a_wrapped_model_is_traced_through_its_wrapper(tmp_path: Path) -> None:
     assert gradient is not None
 
 
-def test_an_output_that_is_changed_later_in_the_block_is_saved_as_it_was() -> None:
+def test_an_output_changed_later_in_the_block_is_saved_with_its_old_values() -> None:
     model = nn.ReLU()
     with tg.tracing(model) as step:
         y = model(torch.ones(2))
@@ -266,7 +266,7 @@ def _trace_some_and_forget(model: nn.Module, x: torch.Tensor) -> None:
         _trace_some_and_forget,
     ],
 )
-def test_a_trace_whose_gradients_nobody_reads_is_freed_with_its_tensors(
+def test_a_trace_with_unread_gradients_is_freed_with_its_tensors(
     model: nn.Sequential, forget: Callable[[nn.Module, torch.Tensor], None]
 ) -> None:
     seen: list[weakref.ref[torch.Tensor]] = []
@@ -285,7 +285,7 @@ def test_a_trace_whose_gradients_nobody_reads_is_freed_with_its_tensors(
     assert not alive
 
 
-def test_no_hook_stays_on_a_parameter_that_was_updated_in_a_traced_step(
+def test_no_hook_stays_on_a_parameter_updated_in_a_traced_step(
     model: nn.Sequential,
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -301,7 +301,7 @@ def test_no_hook_stays_on_a_parameter_that_was_updated_in_a_traced_step(
     assert all(torch.equal(after[label], gradients[label]) for label in after)
 
 
-def test_a_leaf_that_a_traced_pass_made_keeps_no_hook_after_the_trace() -> None:
+def test_no_hook_stays_on_a_leaf_created_in_a_traced_pass() -> None:
     class Makes(nn.Module):
         def forward(self) -> torch.Tensor:
             self.made = torch.ones(3, requires_grad=True)
@@ -319,7 +319,7 @@ def test_a_leaf_that_a_traced_pass_made_keeps_no_hook_after_the_trace() -> None:
     assert not model.made._backward_hooks
 
 
-def test_a_printed_trace_tells_the_shape_and_the_module_of_each_op() -> None:
+def test_a_printed_trace_shows_shape_and_module_of_each_op() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 2)))
 
     lines = str(tg.trace(model, torch.ones(3, 4))).splitlines()
@@ -359,7 +359,7 @@ def test_a_printed_trace_marks_the_ops_whose_tensors_are_saved() -> None:
     assert "\n\t\t1     linear_1_1  3×8  0\n" in text
 
 
-def test_a_printed_validation_begins_with_its_verdict_and_has_a_line_for_each_doubt() -> None:
+def test_a_printed_validation_has_the_verdict_and_a_line_per_problem() -> None:
     class Noisy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.where(x > 0, x, x * 2)

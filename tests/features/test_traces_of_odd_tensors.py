@@ -68,7 +68,7 @@ def test_quantized_tensors_flow_through_ops() -> None:
     assert trace.validate()
 
 
-def test_a_model_on_meta_is_traced_without_any_numbers() -> None:
+def test_a_meta_model_is_traced_without_values() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).to("meta")
 
     trace = tg.trace(model, torch.ones(2, 4, device="meta"))
@@ -77,7 +77,7 @@ def test_a_model_on_meta_is_traced_without_any_numbers() -> None:
     assert (trace["relu"].shape, trace["relu"].device) == ((2, 3), "meta")
 
 
-def test_a_model_of_fake_tensors_is_traced_without_any_numbers() -> None:
+def test_a_fake_tensor_model_is_traced_without_values() -> None:
     with FakeTensorMode():
         trace = tg.trace(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.ones(2, 4))
 
@@ -85,7 +85,7 @@ def test_a_model_of_fake_tensors_is_traced_without_any_numbers() -> None:
     assert trace["relu"].shape == (2, 3)
 
 
-def test_an_op_of_the_users_own_library_goes_by_its_name() -> None:
+def test_a_custom_library_op_is_listed_by_its_name() -> None:
     with torch.library._scoped_library("torchglass_odd", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CPU")
@@ -97,7 +97,7 @@ def test_an_op_of_the_users_own_library_goes_by_its_name() -> None:
         assert trace.validate()
 
 
-def test_inputs_and_outputs_in_containers_go_by_where_they_are() -> None:
+def test_inputs_and_outputs_in_containers_are_named_by_position() -> None:
     def forward(batch: _Batch, *, pair: _Pair) -> dict[str, Any]:
         return {"sum": batch.words + batch.masks["left"][0], "pair": _Pair(pair.second, pair.first)}
 

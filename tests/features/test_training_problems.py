@@ -80,9 +80,7 @@ def dead() -> nn.Sequential:
 
 @pytest.mark.parametrize("logs", [True, False], ids=["logged", "silent"])
 @pytest.mark.parametrize("log_freq", [1, 2, 5, 10])
-def test_a_dead_layer_is_found_however_often_a_training_is_looked_at(
-    log_freq: int, logs: bool, tmp_path: Path
-) -> None:
+def test_a_dead_layer_is_found_at_any_log_freq(log_freq: int, logs: bool, tmp_path: Path) -> None:
     model = dead()
 
     run = watched(
@@ -96,7 +94,7 @@ def test_a_dead_layer_is_found_however_often_a_training_is_looked_at(
     assert any(one.startswith("No gradient reaches `0.weight`") for one in finding.consequences)
 
 
-def test_a_dead_layer_is_found_through_pauses_accumulation_and_passes_in_eval(
+def test_a_dead_layer_is_found_despite_pauses_accumulation_and_eval(
     tmp_path: Path,
 ) -> None:
     model = dead()
@@ -125,7 +123,7 @@ def test_a_dead_layer_is_found_through_pauses_accumulation_and_passes_in_eval(
 
 @pytest.mark.parametrize("log_freq", [1, 5])
 @pytest.mark.parametrize("depth", [10, 12])
-def test_gradients_that_fade_layer_by_layer_are_found(
+def test_gradients_that_vanish_layer_by_layer_are_found(
     depth: int, log_freq: int, tmp_path: Path
 ) -> None:
     model = sigmoids(depth)
@@ -141,7 +139,7 @@ def test_gradients_that_fade_layer_by_layer_are_found(
 @pytest.mark.parametrize(
     "log", [("params_grad",), ("io", "params_grad"), ("params_grad", "io_grad")]
 )
-def test_they_are_found_by_whatever_is_logged(log: list[str], tmp_path: Path) -> None:
+def test_vanishing_gradients_are_found_with_any_log_option(log: list[str], tmp_path: Path) -> None:
     model = sigmoids(12)
 
     run = watched(tmp_path, model, train(model, 8, rows(32, 16)), log=log)
@@ -162,7 +160,7 @@ class Stack(nn.Module):
         return x
 
 
-def test_weights_without_a_module_of_their_own_are_judged_too(tmp_path: Path) -> None:
+def test_parameters_of_a_parameter_list_are_checked(tmp_path: Path) -> None:
     model = Stack()
 
     run = watched(tmp_path, model, train(model, 8, rows(32, 16)))
@@ -172,9 +170,7 @@ def test_weights_without_a_module_of_their_own_are_judged_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("log_freq", [1, 5])
 @pytest.mark.parametrize("bad", ["nan", "inf"])
-def test_data_that_is_not_finite_is_an_error_at_once(
-    bad: str, log_freq: int, tmp_path: Path
-) -> None:
+def test_non_finite_input_data_is_an_error_at_once(bad: str, log_freq: int, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     batches = itertools.chain([torch.randn(8, 4)] * 5, [torch.full((8, 4), float(bad))] * 5)
 
@@ -186,7 +182,7 @@ def test_data_that_is_not_finite_is_an_error_at_once(
     assert first.severity == "error"
 
 
-def test_a_loss_that_is_nan_is_told_at_its_step_even_between_those_looked_at(
+def test_a_nan_loss_is_reported_at_its_step_even_if_not_recorded(
     tmp_path: Path,
 ) -> None:
     model = nn.Linear(4, 1)
@@ -208,7 +204,7 @@ class LogOfZero(nn.Module):
         return torch.log(x * (x > 0))
 
 
-def test_a_logarithm_of_zero_is_told_where_it_spoils_gradients(tmp_path: Path) -> None:
+def test_a_log_of_zero_is_reported_where_it_breaks_gradients(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 8), LogOfZero())
 
     run = watched(tmp_path, model, train(model, 1, rows(8, 4), lambda output: -output.mean()))
@@ -223,7 +219,7 @@ def test_a_logarithm_of_zero_is_told_where_it_spoils_gradients(tmp_path: Path) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [1e20, 1e-25, 3e37, 1e-3])
 @pytest.mark.parametrize("width", [4, 40_000])
-def test_the_norm_of_a_gradient_is_right_however_large_or_small(
+def test_gradient_norms_are_exact_at_any_magnitude(
     size: float, dtype: torch.dtype, width: int, tmp_path: Path
 ) -> None:
     model = nn.Identity()
@@ -241,7 +237,7 @@ def test_the_norm_of_a_gradient_is_right_however_large_or_small(
 
 
 @pytest.mark.parametrize("size", [1e200, 1e-200])
-def test_doubles_beyond_what_squares_can_say_are_measured(size: float, tmp_path: Path) -> None:
+def test_float64_values_whose_squares_overflow_are_measured(size: float, tmp_path: Path) -> None:
     model = nn.Identity()
     values = torch.randn(4, 5000, dtype=torch.float64) * size
     x = torch.ones(4, 5000, dtype=torch.float64, requires_grad=True)
@@ -260,7 +256,7 @@ def test_doubles_beyond_what_squares_can_say_are_measured(size: float, tmp_path:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
-def test_the_share_of_an_update_is_right_however_large_the_weight(
+def test_update_ratios_are_exact_for_weights_of_any_magnitude(
     size: float, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     if not torch.finfo(dtype).tiny < size < torch.finfo(dtype).max:
@@ -589,9 +585,7 @@ def test_a_healthy_training_has_no_findings(name: str, log_freq: int, tmp_path: 
 
 
 @pytest.mark.parametrize("log_freq", [1, 5])
-def test_networks_that_play_against_each_other_have_no_findings(
-    log_freq: int, tmp_path: Path
-) -> None:
+def test_adversarial_training_has_no_findings(log_freq: int, tmp_path: Path) -> None:
     model = nn.ModuleDict(
         {
             "maker": nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)),
@@ -619,7 +613,7 @@ def test_networks_that_play_against_each_other_have_no_findings(
 @pytest.mark.usefixtures("scalers_freed")
 @pytest.mark.parametrize("log_freq", [1, 5])
 @pytest.mark.parametrize("unscales", [False, True])
-def test_overflows_that_a_scaler_absorbs_are_not_errors(
+def test_overflows_skipped_by_a_grad_scaler_are_not_errors(
     unscales: bool, log_freq: int, tmp_path: Path
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -647,7 +641,7 @@ def test_overflows_that_a_scaler_absorbs_are_not_errors(
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_an_overflow_that_no_scaler_sees_is_an_error(tmp_path: Path) -> None:
+def test_an_overflow_without_a_grad_scaler_is_an_error(tmp_path: Path) -> None:
     model, other = nn.Linear(4, 1).half(), nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)

@@ -76,7 +76,7 @@ def test_a_tied_head_is_counted_once() -> None:
     assert total == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_generating_shows_one_pass_for_each_token() -> None:
+def test_generation_shows_one_pass_per_token() -> None:
     model = gpt2()
 
     with tg.tracing(model, save=None) as trace:

@@ -54,7 +54,7 @@ def train(model: nn.Module, steps: int, *args: Any, **kwargs: Any) -> list[float
     return losses
 
 
-def test_a_step_shows_what_goes_in_and_out_with_its_gradients_and_all_parameters() -> None:
+def test_a_step_records_inputs_outputs_gradients_and_parameters() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -75,7 +75,7 @@ def test_a_step_shows_what_goes_in_and_out_with_its_gradients_and_all_parameters
     assert all(seen.steps(label) == [0, 1] for label in seen.labels)
 
 
-def test_histograms_have_all_numbers_in_their_statistics_and_a_sample_in_their_bins() -> None:
+def test_histogram_statistics_use_all_values_and_bins_use_a_sample() -> None:
     model = nn.Linear(50, 60)
 
     with watching(model, sample_n=100) as seen:
@@ -91,7 +91,7 @@ def test_histograms_have_all_numbers_in_their_statistics_and_a_sample_in_their_b
     assert sum(histogram.counts) == 100
 
 
-def test_without_a_sample_all_numbers_are_in_the_bins() -> None:
+def test_without_sampling_the_bins_have_all_values() -> None:
     model = nn.Linear(50, 60)
     x = torch.randn(20, 50)
 
@@ -101,7 +101,7 @@ def test_without_a_sample_all_numbers_are_in_the_bins() -> None:
     assert sum(seen.histogram("input.0").counts) == x.numel()
 
 
-def test_the_input_of_a_module_that_works_in_place_is_what_it_was_before() -> None:
+def test_the_input_of_an_in_place_module_is_recorded_before_the_change() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -111,9 +111,7 @@ def test_the_input_of_a_module_that_works_in_place_is_what_it_was_before() -> No
     assert seen.histogram("act.output").stats.min == 0
 
 
-def test_gradients_of_inputs_and_outputs_are_those_of_autograd_despite_operations_in_place() -> (
-    None
-):
+def test_io_gradients_match_autograd_despite_in_place_ops() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -146,7 +144,7 @@ def test_gradients_of_inputs_and_outputs_are_those_of_autograd_despite_operation
     assert norms.max == pytest.approx(lengths.max().item(), rel=1e-5)
 
 
-def test_tensors_in_keywords_and_containers_have_series_of_their_own() -> None:
+def test_tensors_in_keywords_and_containers_have_their_own_series() -> None:
     class Takes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -166,7 +164,7 @@ def test_tensors_in_keywords_and_containers_have_series_of_their_own() -> None:
     assert "output.logits.grad" in seen.labels
 
 
-def test_each_call_of_a_shared_module_has_its_own_series_and_its_parameters_are_shared() -> None:
+def test_calls_of_a_shared_module_have_their_own_series_and_share_parameters() -> None:
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.ReLU(), layer)
 
@@ -178,7 +176,7 @@ def test_each_call_of_a_shared_module_has_its_own_series_and_its_parameters_are_
     assert seen.histogram("0.weight").stats.count == 16
 
 
-def test_eval_passes_are_series_of_their_own_at_the_step_they_follow() -> None:
+def test_eval_passes_are_separate_series_at_the_preceding_step() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
 
     with watching(model, log_freq=2) as seen:
@@ -197,7 +195,7 @@ def test_eval_passes_are_series_of_their_own_at_the_step_they_follow() -> None:
     assert seen.histogram("0.eval:output").stats.count == 2 * 8 * 4
 
 
-def test_an_attached_tensor_is_logged_with_the_gradient_that_comes_its_way() -> None:
+def test_an_attached_tensor_is_logged_with_its_gradient() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -222,7 +220,7 @@ def test_an_attached_tensor_is_logged_with_the_gradient_that_comes_its_way() -> 
     assert torch.allclose(cast(torch.Tensor, x.grad), 1 + model.fc.weight.sum(0).expand(3, 4))
 
 
-def test_attach_is_the_identity_where_nobody_watches() -> None:
+def test_attach_is_the_identity_without_a_watcher() -> None:
     model, x = Net(), torch.ones(2)
 
     assert attach(x, model, "x") is x
@@ -230,7 +228,7 @@ def test_attach_is_the_identity_where_nobody_watches() -> None:
         assert attach(x, model, "x") is x
 
 
-def test_several_passes_before_one_backward_are_one_step_and_lie_over_each_other() -> None:
+def test_several_passes_before_one_backward_are_merged_into_one_step() -> None:
     model = nn.Linear(4, 2)
 
     with watching(model, sample_n=None) as seen:
@@ -258,7 +256,7 @@ def test_accumulated_gradients_are_one_step() -> None:
     assert seen.histogram("weight.grad").stats.max != 0
 
 
-def test_each_backward_is_a_step_where_there_is_no_optimizer() -> None:
+def test_each_backward_is_a_step_without_an_optimizer() -> None:
     model = nn.Linear(4, 2)
 
     with watching(model, log_freq=2) as seen:
@@ -280,7 +278,7 @@ def test_two_backwards_through_one_pass_are_two_steps_without_an_optimizer() -> 
     assert seen.steps("output.grad") == seen.steps("weight.grad") == [0, 1]
 
 
-def test_the_closure_of_an_optimizer_runs_the_step_that_it_updates() -> None:
+def test_an_optimizer_closure_belongs_to_the_step_it_updates() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
     x = torch.randn(8, 4)
@@ -298,7 +296,7 @@ def test_the_closure_of_an_optimizer_runs_the_step_that_it_updates() -> None:
     assert seen.steps("output") == seen.steps("weight") == [0, 1]
 
 
-def test_two_networks_that_play_against_each_other_are_watched_side_by_side() -> None:
+def test_two_adversarial_networks_can_be_watched_together() -> None:
     maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
     of_maker = torch.optim.SGD(maker.parameters(), lr=0.1)
     of_judge = torch.optim.SGD(judge.parameters(), lr=0.1)
@@ -319,7 +317,7 @@ def test_two_networks_that_play_against_each_other_are_watched_side_by_side() ->
     assert seen_judge.histogram("output", 1).stats.count == 15
 
 
-def test_recursion_and_ways_that_change_are_united_in_the_graph() -> None:
+def test_recursion_and_changing_control_flow_are_merged_in_the_graph() -> None:
     class Changing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -350,7 +348,7 @@ def test_recursion_and_ways_that_change_are_united_in_the_graph() -> None:
     assert {"even.output", "odd.output", "2:output", "3:output"} <= seen.labels
 
 
-def test_modules_inside_of_a_forward_that_is_called_directly_are_seen() -> None:
+def test_modules_are_recorded_when_forward_is_called_directly() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 
     with watching(model) as seen:
@@ -361,7 +359,7 @@ def test_modules_inside_of_a_forward_that_is_called_directly_are_seen() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_checkpoint_runs_again_is_counted_once(reentrant: bool) -> None:
+def test_checkpoint_recomputation_is_counted_once(reentrant: bool) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -384,7 +382,7 @@ def test_what_a_checkpoint_runs_again_is_counted_once(reentrant: bool) -> None:
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -> None:
+def test_gradients_of_a_scaled_loss_are_logged_unscaled() -> None:
     model = nn.Linear(4, 2)
     x = torch.randn(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -410,7 +408,7 @@ def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -
 
 
 @pytest.mark.usefixtures("scalers_freed")
-def test_the_scaler_of_another_training_changes_no_gradient() -> None:
+def test_the_grad_scaler_of_another_model_changes_no_gradient() -> None:
     mine, other = nn.Linear(4, 2), nn.Linear(4, 2)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (other, mine)]
     scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (1024.0, 512.0)]
@@ -432,7 +430,7 @@ def test_the_scaler_of_another_training_changes_no_gradient() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
-def test_a_compiled_part_is_seen_as_a_whole_and_the_rest_as_ever() -> None:
+def test_a_compiled_submodule_is_one_call_and_the_rest_is_recorded() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     model[1] = torch.compile(model[1], backend="eager")  # type: ignore[assignment]
 
@@ -445,7 +443,7 @@ def test_a_compiled_part_is_seen_as_a_whole_and_the_rest_as_ever() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
-def test_a_model_compiled_after_it_was_watched_is_seen_from_outside() -> None:
+def test_a_model_compiled_while_watched_is_recorded_as_one_call() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 
     with watching(model) as seen:
@@ -458,7 +456,7 @@ def test_a_model_compiled_after_it_was_watched_is_seen_from_outside() -> None:
     assert {"output", "output.grad", "0.weight.grad"} <= seen.labels
 
 
-def test_updates_are_shares_of_the_weights_before() -> None:
+def test_updates_are_relative_to_the_previous_weights() -> None:
     model = nn.Linear(4, 1, bias=False)
     before = model.weight.detach().clone()
 
@@ -469,7 +467,7 @@ def test_updates_are_shares_of_the_weights_before() -> None:
     assert seen.values("weight.update") == [pytest.approx(moved.item(), rel=1e-5)]
 
 
-def test_a_step_from_nothing_is_no_share_of_anything() -> None:
+def test_updates_of_zero_weights_have_no_ratio() -> None:
     model = nn.Linear(3, 2)
     nn.init.zeros_(model.bias)
     nn.init.constant_(model.weight, 1e-30)
@@ -486,7 +484,7 @@ def test_a_step_from_nothing_is_no_share_of_anything() -> None:
     assert seen.values("weight.update") == pytest.approx([1, 0.5])
 
 
-def test_the_state_of_an_optimizer_and_its_rate_are_logged_on_request() -> None:
+def test_optimizer_state_and_learning_rate_are_logged_on_request() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.25)
 
@@ -498,7 +496,7 @@ def test_the_state_of_an_optimizer_and_its_rate_are_logged_on_request() -> None:
     assert seen.values("lr") == [0.25]
 
 
-def test_the_share_of_zeros_is_logged_on_request() -> None:
+def test_the_zero_fraction_is_logged_on_request() -> None:
     model = nn.Sequential(nn.Linear(4, 400), nn.ReLU())
     x = torch.randn(8, 4)
     zeros = (model(x) == 0).float().mean().item()
@@ -509,7 +507,7 @@ def test_the_share_of_zeros_is_logged_on_request() -> None:
     assert seen.values("1.output.zeros") == [pytest.approx(zeros)]
 
 
-def test_pictures_of_what_modules_put_out_are_kept_on_request() -> None:
+def test_output_images_are_recorded_on_request() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 64, 5))
 
     with watching(model, log=["activations"]) as seen:
@@ -524,7 +522,7 @@ def test_pictures_of_what_modules_put_out_are_kept_on_request() -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_the_pictures_of_the_last_pass_are_kept_if_nothing_else_is_logged(passes: int) -> None:
+def test_images_of_the_last_pass_are_kept_if_nothing_else_is_logged(passes: int) -> None:
     model = nn.Conv2d(1, 3, 3)
 
     with watching(model, log=["activations"]) as seen:
@@ -534,7 +532,7 @@ def test_the_pictures_of_the_last_pass_are_kept_if_nothing_else_is_logged(passes
     assert seen.activations.maps[0].path == ""
 
 
-def test_time_can_be_told_by_something_else_than_steps() -> None:
+def test_time_log_records_a_custom_time() -> None:
     model = nn.Linear(4, 2)
     model.current_epoch = 7  # type: ignore[assignment]
 
@@ -544,14 +542,14 @@ def test_time_can_be_told_by_something_else_than_steps() -> None:
     assert seen.values("epoch") == [7.0, 7.0]
 
 
-def test_a_clock_that_is_none_is_said_at_once() -> None:
+def test_an_invalid_time_log_is_refused_at_once() -> None:
     with pytest.raises(
         errors.TargetError, match="time_log must be a name and a function of model and step"
     ):
         watch(nn.Linear(2, 1), time_log=cast(Any, "step"), run_dir=":memory:")
 
 
-def test_a_watcher_says_what_it_watches_where_it_is_and_where_that_goes() -> None:
+def test_the_repr_of_a_watcher_has_model_step_and_destination() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -573,7 +571,7 @@ def test_nothing_is_recorded_while_paused_but_steps_are_counted() -> None:
     assert seen.steps("output") == seen.steps("weight") == [0, 3]
 
 
-def test_the_graph_alone_is_recorded_where_nothing_is_to_be_logged() -> None:
+def test_only_the_graph_is_recorded_if_log_is_empty() -> None:
     model = Net()
 
     with watching(model, log=[]) as seen:
@@ -585,7 +583,7 @@ def test_the_graph_alone_is_recorded_where_nothing_is_to_be_logged() -> None:
     ]
 
 
-def test_the_graph_says_what_modules_say_of_themselves() -> None:
+def test_the_graph_has_the_extra_repr_of_modules() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, (3, 5), bias=False))
 
     with watching(model) as seen:
@@ -650,7 +648,7 @@ def flow_of_inputs(graph: Any) -> set[tuple[str, str]]:
         lambda batch: batch[:, :4].unbind(0)[:2],
     ],
 )
-def test_views_of_one_batch_are_inputs_of_their_own(views: Any) -> None:
+def test_views_of_one_batch_are_separate_inputs(views: Any) -> None:
     model = TwoInputs()
     idx, targets = views(torch.randn(4, 5))
 
@@ -674,7 +672,7 @@ def test_views_of_one_batch_are_inputs_of_their_own(views: Any) -> None:
         lambda x: torch.tensor_split(x, 2, dim=-1),
     ],
 )
-def test_parts_of_one_tensor_go_their_own_ways_inside_a_module(split: Any) -> None:
+def test_parts_of_one_tensor_have_separate_edges_inside_a_module(split: Any) -> None:
     class Splits(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -700,7 +698,7 @@ def test_parts_of_one_tensor_go_their_own_ways_inside_a_module(split: Any) -> No
         assert ways == {("idx", "left"), ("targets", "right")}
 
 
-def test_a_tensor_that_only_a_later_pass_is_given_is_in_the_graph() -> None:
+def test_a_tensor_passed_only_in_a_later_pass_is_in_the_graph() -> None:
     model = TwoInputs()
     x = torch.randn(3, 4)
 
@@ -714,7 +712,7 @@ def test_a_tensor_that_only_a_later_pass_is_given_is_in_the_graph() -> None:
 
 
 @pytest.mark.parametrize("blocks", [4, 12])
-def test_residual_connections_outside_of_blocks_are_one_line_each(blocks: int) -> None:
+def test_residual_connections_around_blocks_are_one_edge_each(blocks: int) -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -741,7 +739,7 @@ def edges(graph: Any) -> set[tuple[str, str]]:
     return {(names[edge.source], names[edge.target]) for edge in graph.edges}
 
 
-def test_a_watched_model_is_copied_and_saved_without_us_in_the_middle_of_a_step() -> None:
+def test_a_watched_model_can_be_copied_and_saved_mid_step_without_hooks() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -755,7 +753,7 @@ def test_a_watched_model_is_copied_and_saved_without_us_in_the_middle_of_a_step(
     assert seen.histogram("output").stats.count == 6
 
 
-def test_a_module_put_in_later_is_known_by_its_place() -> None:
+def test_a_module_replaced_later_is_recorded_under_its_path() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -766,7 +764,7 @@ def test_a_module_put_in_later_is_known_by_its_place() -> None:
     assert seen.histogram("last.output", 1).stats.count == 15
 
 
-def test_numbers_that_are_not_finite_are_counted_and_stop_nothing() -> None:
+def test_non_finite_values_are_counted_and_do_not_stop_training() -> None:
     model = nn.Linear(4, 4)
 
     with watching(model) as seen:
@@ -811,7 +809,7 @@ def test_one_outlier_does_not_blur_the_others() -> None:
     assert histogram.stats.max == 1e6
 
 
-def test_nan_dead_units_and_gradients_that_vanish_are_found_with_their_series() -> None:
+def test_nan_dead_units_and_vanishing_gradients_are_found_with_their_series() -> None:
     first = nn.Linear(4, 40)
     nn.init.constant_(first.bias, -100.0)
     model = nn.Sequential(first, nn.ReLU(), nn.Linear(40, 1))
@@ -828,14 +826,14 @@ def test_nan_dead_units_and_gradients_that_vanish_are_found_with_their_series() 
     assert (nan.facts["series"], nan.step) == ("input.0", 4)
 
 
-def test_what_cannot_be_logged_is_said_with_what_can() -> None:
+def test_an_unknown_log_kind_error_lists_the_kinds() -> None:
     with pytest.raises(
         errors.TargetError, match=r"log has 'grads'; what can be logged: io, io_grad"
     ):
         watch(Net(), log=["grads"], run_dir=":memory:")
 
 
-def test_an_unknown_backend_is_said_with_those_there_are() -> None:
+def test_an_unknown_backend_error_lists_the_backends() -> None:
     with pytest.raises(
         errors.TargetError, match=r"backend must be one of standalone, .*, not 'tensorbored'"
     ):
@@ -843,12 +841,12 @@ def test_an_unknown_backend_is_said_with_those_there_are() -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 70_000, "5000"])
-def test_a_port_that_is_none_is_said_with_those_there_are(port: Any) -> None:
+def test_an_invalid_port_error_names_the_valid_range(port: Any) -> None:
     with pytest.raises(errors.TargetError, match=f"from 1 to 65535, or 0 .* not {port!r}"):
         watch(Net(), standalone_port=port, run_dir=":memory:")
 
 
-def test_parameters_of_other_tools_that_are_not_needed_say_so(
+def test_unneeded_compatibility_parameters_are_reported_as_ineffective(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watcher = watch(Net(), disable_inplace=True, ignore_io_grad_classes=[Net], run_dir=":memory:")
@@ -859,7 +857,7 @@ def test_parameters_of_other_tools_that_are_not_needed_say_so(
     assert "ignore_io_grad_classes has no effect" in said
 
 
-def test_an_error_of_the_users_passes_through_and_the_next_pass_is_recorded() -> None:
+def test_a_user_exception_propagates_and_the_next_pass_is_recorded() -> None:
     model = Net()
 
     with watching(model) as seen:
@@ -870,7 +868,7 @@ def test_an_error_of_the_users_passes_through_and_the_next_pass_is_recorded() ->
     assert seen.histogram("last.output").stats.count == 6
 
 
-def test_a_user_mode_does_not_see_us() -> None:
+def test_a_user_mode_does_not_see_torchglass_ops() -> None:
     from torch.overrides import TorchFunctionMode
 
     names: list[str] = []
@@ -898,7 +896,7 @@ def test_a_user_mode_does_not_see_us() -> None:
     assert names == plain
 
 
-def test_an_error_in_the_clock_is_a_warning_and_the_rest_is_recorded() -> None:
+def test_an_error_in_time_log_is_a_warning_and_the_rest_is_recorded() -> None:
     model = nn.Linear(4, 2)
 
     def fail(module: nn.Module, step: int) -> float:
@@ -910,7 +908,7 @@ def test_an_error_in_the_clock_is_a_warning_and_the_rest_is_recorded() -> None:
         watcher.close()
 
 
-def test_what_is_missed_at_one_step_is_there_at_the_next() -> None:
+def test_after_an_error_in_time_log_the_next_step_is_complete() -> None:
     model = nn.Linear(4, 2)
 
     def fail_at_first(module: nn.Module, step: int) -> float:
@@ -923,7 +921,7 @@ def test_what_is_missed_at_one_step_is_there_at_the_next() -> None:
     assert seen.steps("output") == [0, 1, 2]
 
 
-def test_an_output_that_cannot_be_looked_into_leaves_no_mode_on() -> None:
+def test_an_unreadable_output_leaves_no_mode_active() -> None:
     class Thing:
         pass
 
@@ -985,7 +983,7 @@ watcher.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_does_not_wait_for_a_thread_that_trains(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_wait_for_a_training_thread(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_TRAINING, str(path)]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -93,7 +93,7 @@ def run_program(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ],
     ids=["structure", "attach", "several"],
 )
-def test_a_snippet_of_the_seed_runs_as_printed_and_ends(
+def test_a_snippet_of_the_specification_runs_and_ends(
     snippet: str, labels: set[str], tmp_path: Path
 ) -> None:
     done = run_program(snippet, tmp_path)
@@ -107,7 +107,7 @@ def test_a_snippet_of_the_seed_runs_as_printed_and_ends(
     assert ("http://localhost:" in done.stderr) == ("standalone" in snippet)
 
 
-def test_a_resumed_training_goes_on_in_its_file(tmp_path: Path) -> None:
+def test_resumed_training_continues_in_the_same_file(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -145,14 +145,14 @@ def test_a_restart_from_an_earlier_step_is_a_branch(tmp_path: Path) -> None:
         assert run["loss"].values.tolist() == [0.0, 1.0, 20.0, 30.0]
 
 
-def test_a_file_is_new_or_gone_on_with_and_not_both(tmp_path: Path) -> None:
+def test_save_and_resume_cannot_be_combined(tmp_path: Path) -> None:
     with pytest.raises(errors.TargetError, match="save starts a new file, resume continues one"):
         watch(nn.Linear(2, 1), save=tmp_path / "new.glass", resume=tmp_path / "old.glass")
 
     assert not list(tmp_path.iterdir())
 
 
-def test_one_thing_to_log_needs_no_list(tmp_path: Path) -> None:
+def test_log_accepts_a_single_string(tmp_path: Path) -> None:
     model = nn.Linear(2, 1)
 
     with watch(model, log="io", save=tmp_path / "run.glass", verbose=False):
@@ -189,7 +189,7 @@ def train(model: nn.Module, steps: int) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_said_with_what_can(
+def test_an_invalid_option_error_lists_the_valid_values(
     option: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(errors.TargetError, match=told):
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_said_with_what_can(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_there_can_be_gone_on_with_as_it_says(
+def test_an_existing_file_error_suggests_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -210,7 +210,7 @@ def test_a_file_that_is_there_can_be_gone_on_with_as_it_says(
         watch(nn.Linear(2, 1), save="training.glass", verbose=False)
 
 
-def test_a_watcher_knows_its_file_wherever_the_training_goes(
+def test_the_path_of_a_watcher_survives_chdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -221,7 +221,7 @@ def test_a_watcher_knows_its_file_wherever_the_training_goes(
         assert watcher.path == tmp_path / "run.glass"
 
 
-def test_a_watcher_that_nobody_keeps_closes_its_file_when_the_model_is_gone(
+def test_an_unreferenced_watcher_closes_its_file_with_the_model(
     tmp_path: Path,
 ) -> None:
     threads = set(threading.enumerate())
@@ -255,7 +255,7 @@ def test_the_problems_of_a_run_can_be_read(tmp_path: Path) -> None:
         assert run.findings[0].step == 0
 
 
-def test_a_run_without_problems_has_none_to_read(tmp_path: Path) -> None:
+def test_a_run_without_problems_has_no_findings(tmp_path: Path) -> None:
     watch(nn.Linear(2, 1), save=tmp_path / "run.glass", verbose=False).close()
 
     with tg.open(tmp_path / "run.glass") as run:
@@ -267,7 +267,7 @@ def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
         watch("model", run_dir=tmp_path)  # type: ignore[arg-type]
 
 
-def test_no_file_is_left_of_a_watch_that_could_not_begin(tmp_path: Path) -> None:
+def test_a_watch_that_cannot_start_leaves_no_file(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     model.named_modules = None  # type: ignore[assignment]
     threads = set(threading.enumerate())
@@ -297,7 +297,7 @@ print(watcher.path)
 
 
 @pytest.mark.slow
-def test_trainings_that_start_together_in_one_folder_have_a_file_each(tmp_path: Path) -> None:
+def test_processes_started_together_in_one_folder_get_separate_files(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TRAIN_WHEN_TOLD, str(tmp_path / "runs")]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     processes = [subprocess.Popen([*command, str(number)], **pipes) for number in range(6)]
@@ -318,7 +318,7 @@ def test_trainings_that_start_together_in_one_folder_have_a_file_each(tmp_path: 
             assert run["number"].values.tolist() == [number]
 
 
-def test_threads_that_start_at_one_time_have_a_file_each(tmp_path: Path) -> None:
+def test_threads_started_together_get_separate_files(tmp_path: Path) -> None:
     barrier = threading.Barrier(8)
     paths: list[Path | None] = []
 
@@ -384,7 +384,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_at_once(
     assert set(threading.enumerate()) <= threads
 
 
-def test_a_name_that_no_file_can_hold_is_spelled_out_and_the_rest_is_written(
+def test_names_with_surrogates_are_escaped_in_the_run_file(
     tmp_path: Path,
 ) -> None:
     model = nn.Module()
@@ -404,9 +404,7 @@ def test_a_name_that_no_file_can_hold_is_spelled_out_and_the_rest_is_written(
 
 
 @pytest.mark.parametrize("name", ["reject_outlier_proportion", "reject_outlier_propertion"])
-def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
-    name: str, tmp_path: Path
-) -> None:
+def test_histogram_options_are_stored_in_the_run(name: str, tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
 
     watch(nn.Linear(4, 2), save=file, sample_n=None, verbose=False, **{name: 0.25}).close()  # type: ignore[arg-type]
@@ -416,7 +414,7 @@ def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
         assert run.run.reject_outlier_proportion == 0.25
 
 
-def test_setup_lets_a_process_open_more_files(tmp_path: Path) -> None:
+def test_setup_raises_the_open_file_limit(tmp_path: Path) -> None:
     code = """
 import resource
 from torchglass import setup

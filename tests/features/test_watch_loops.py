@@ -38,7 +38,7 @@ def both_halves(model: nn.Sequential) -> Iterator[Optimizer]:
         yield SGD(layer.parameters(), lr=0.1)
 
 
-def test_a_step_may_be_numbered_by_a_tensor_that_stays_what_it_was() -> None:
+def test_a_step_number_can_be_a_tensor_and_is_not_modified() -> None:
     model, number = make_model(), torch.tensor(7)
 
     with watching(model) as seen:
@@ -52,7 +52,7 @@ def test_a_step_may_be_numbered_by_a_tensor_that_stays_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, "seven", 2.5])
-def test_a_number_that_no_step_has_is_said_and_the_next_ones_are_recorded(number: Any) -> None:
+def test_an_invalid_step_number_is_reported_and_later_steps_are_recorded(number: Any) -> None:
     model = make_model()
 
     with watching(model, misses="expects an integer of at least 0, not") as seen:
@@ -78,7 +78,7 @@ def test_two_optimizers_count_each_weight_once() -> None:
     assert seen.steps("3.weight") == [0]
 
 
-def test_of_steps_that_are_not_looked_at_two_optimizers_leave_nothing() -> None:
+def test_two_optimizers_record_nothing_in_skipped_steps() -> None:
     model = make_model()
     optimizers = list(both_halves(model))
 
@@ -91,7 +91,7 @@ def test_of_steps_that_are_not_looked_at_two_optimizers_leave_nothing() -> None:
     assert {tuple(seen.steps(label)) for label in seen.labels} == {(0, 2)}
 
 
-def test_an_optimizer_that_steps_by_its_parent_steps_once() -> None:
+def test_an_optimizer_that_calls_super_step_counts_once() -> None:
     class Child(SGD):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
@@ -107,7 +107,7 @@ def test_an_optimizer_that_steps_by_its_parent_steps_once() -> None:
     assert seen.histogram("0.weight", 1).stats.count == 32
 
 
-def test_after_an_optimizer_has_raised_its_steps_are_counted_as_ever() -> None:
+def test_steps_are_counted_after_an_optimizer_raised() -> None:
     class Fails(SGD):
         fails = False
 
@@ -133,7 +133,7 @@ def test_after_an_optimizer_has_raised_its_steps_are_counted_as_ever() -> None:
 
 
 @pytest.mark.parametrize("log_freq", [1, 2])
-def test_parameters_that_are_replaced_are_watched_from_then_on(log_freq: int) -> None:
+def test_replaced_parameters_are_recorded_from_then_on(log_freq: int) -> None:
     model = make_model()
 
     with watching(model, log_freq=log_freq) as seen:
@@ -150,7 +150,7 @@ def test_parameters_that_are_replaced_are_watched_from_then_on(log_freq: int) ->
     assert seen.histogram("0.weight", -1).stats.mean == pytest.approx(5)
 
 
-def test_one_parameter_that_is_replaced_is_measured_as_it_is() -> None:
+def test_a_replaced_parameter_is_measured_with_its_new_values() -> None:
     model = nn.Linear(4, 1)
 
     with watching(model) as seen:
@@ -161,7 +161,7 @@ def test_one_parameter_that_is_replaced_is_measured_as_it_is() -> None:
     assert seen.histogram("weight", 1).stats.mean == pytest.approx(5)
 
 
-def test_a_call_with_parameters_of_its_own_does_not_hide_those_of_the_model() -> None:
+def test_a_functional_call_does_not_hide_the_models_parameters() -> None:
     model = nn.Linear(4, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
 
@@ -175,7 +175,7 @@ def test_a_call_with_parameters_of_its_own_does_not_hide_those_of_the_model() ->
     assert seen.steps("weight") == seen.steps("weight.grad") == [0, 1]
 
 
-def test_the_share_of_zeros_is_that_of_all_passes_of_a_step() -> None:
+def test_the_zero_fraction_covers_all_passes_of_a_step() -> None:
     model = nn.Identity()
 
     with watching(model, log=("io", "stats")) as seen:
@@ -186,7 +186,7 @@ def test_the_share_of_zeros_is_that_of_all_passes_of_a_step() -> None:
     assert seen.values("output.zeros") == [0.75]
 
 
-def test_the_rates_of_two_optimizers_stand_beside_each_other() -> None:
+def test_the_learning_rates_of_two_optimizers_are_separate_series() -> None:
     model = make_model()
     first = SGD(model[0].parameters(), lr=0.1)
     groups: list[dict[str, Any]] = [{"params": [each]} for each in model[2].parameters()]
@@ -219,7 +219,7 @@ def test_backwards_are_counted_while_paused() -> None:
     ("value", "what"),
     [("high", "'high'"), (torch.zeros((), device="meta"), "a tensor on the meta device")],
 )
-def test_what_is_no_number_is_said_with_its_series_and_the_step_is_recorded(
+def test_a_logged_value_that_is_not_a_number_is_reported_with_its_name(
     value: Any, what: str
 ) -> None:
     model = make_model()
@@ -235,7 +235,7 @@ def test_what_is_no_number_is_said_with_its_series_and_the_step_is_recorded(
     assert seen.steps("rest") == seen.steps("0.weight") == [0]
 
 
-def test_each_new_problem_is_a_warning_but_there_are_no_more_than_five() -> None:
+def test_at_most_five_new_problems_are_warned_about() -> None:
     def log_all() -> None:
         for number in (0, 0, 1, 1, 2, 3, 4, 5, 6):
             watcher.log(f"loss.{number}", "high")  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ def test_each_new_problem_is_a_warning_but_there_are_no_more_than_five() -> None
     assert all(f"loss.{number}" in text for number, text in enumerate(said))
 
 
-def test_a_clock_may_run_the_model() -> None:
+def test_time_log_can_run_the_model() -> None:
     model = make_model()
     optimizer = SGD(model.parameters(), lr=0.1)
 
@@ -268,7 +268,7 @@ def test_a_clock_may_run_the_model() -> None:
     assert seen.histogram("output").stats.count == 3
 
 
-def test_the_latest_step_of_an_optimizer_is_written_when_nothing_follows() -> None:
+def test_the_last_optimizer_step_is_written_when_training_pauses() -> None:
     model = make_model()
     asked = threading.Event()
 
@@ -286,7 +286,7 @@ def test_the_latest_step_of_an_optimizer_is_written_when_nothing_follows() -> No
 
 
 @pytest.mark.parametrize("has_optimizer", [False, True])
-def test_steps_that_are_added_up_over_ranks_are_written_at_their_end(has_optimizer: bool) -> None:
+def test_steps_reduced_over_ranks_are_written_when_they_end(has_optimizer: bool) -> None:
     model = make_model()
     optimizers = [SGD(model.parameters(), lr=0.1)] if has_optimizer else []
     threads = set(threading.enumerate())

@@ -108,7 +108,7 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_is_read_or_refused_by_an_error_of_ours(kind: str, tmp_path: Path) -> None:
+def test_a_corrupt_file_is_read_or_raises_a_torchglass_error(kind: str, tmp_path: Path) -> None:
     make, read, suffix = KINDS[kind]
     good = make(tmp_path)
     spoiled = good.with_name(good.name + suffix)
@@ -142,7 +142,7 @@ def changed(plain: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.slow
-def test_an_inspection_with_values_of_other_types_is_refused_when_it_is_read(
+def test_an_inspection_file_with_values_of_wrong_types_is_refused(
     tmp_path: Path,
 ) -> None:
     path = an_inspection(tmp_path)
@@ -155,7 +155,7 @@ def test_an_inspection_with_values_of_other_types_is_refused_when_it_is_read(
 
 
 @pytest.mark.slow
-def test_a_dump_with_values_of_other_types_is_refused(tmp_path: Path) -> None:
+def test_a_dump_with_values_of_wrong_types_is_refused(tmp_path: Path) -> None:
     tensors, notes = read_dump(a_dump(tmp_path))
     chance = random.Random(0)
     for number in range(150):
@@ -175,7 +175,7 @@ def test_a_dump_with_values_of_other_types_is_refused(tmp_path: Path) -> None:
         ("torch.ops.custom.write.default", ["{file}"]),
     ],
 )
-def test_a_made_up_dump_changes_no_file(
+def test_a_forged_dump_cannot_write_files(
     function: str, arguments: list[Any], tmp_path: Path
 ) -> None:
     precious, dump = tmp_path / "precious", tmp_path / "dump.safetensors"
@@ -200,7 +200,7 @@ def test_a_made_up_dump_changes_no_file(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_with_a_view_of_its_own_is_not_opened(tmp_path: Path) -> None:
+def test_a_run_with_a_malicious_sql_view_is_refused(tmp_path: Path) -> None:
     path = a_run(tmp_path)
     connection = sqlite3.connect(path)
     connection.executescript(
@@ -216,7 +216,7 @@ def test_a_run_with_a_view_of_its_own_is_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "times"), [("[", 200_000), ("[", 60_000_000), ('{"modules": ', 100_000)]
 )
-def test_a_run_whose_document_grows_without_end_is_refused(
+def test_a_run_whose_document_decompresses_without_end_is_refused(
     tmp_path: Path, part: str, times: int
 ) -> None:
     path, packed = a_run(tmp_path), zlib.compress((part * times).encode())

@@ -25,14 +25,14 @@ def test_a_counted_step_has_the_outputs_and_gradients_of_a_plain_one(name: str) 
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_training_goes_on_after_counting_as_without_it(name: str) -> None:
+def test_training_after_counting_flops_is_unchanged(name: str) -> None:
     steps.assert_training_goes_on_after(
         name, lambda model: flops(model, torch.zeros(4, 4), backward=True)
     )
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_all_work_of_a_hard_model_adds_up_and_nothing_stays_on_it(name: str) -> None:
+def test_the_flops_of_a_hard_model_add_up_and_nothing_stays_on_it(name: str) -> None:
     model = ready(name)
     before = anatomy(model)
 
@@ -55,7 +55,7 @@ LOWER_BOUNDS = {
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_nothing_of_a_hard_model_is_left_uncounted_unsaid(name: str) -> None:
+def test_uncounted_ops_of_hard_models_are_reported(name: str) -> None:
     counted = flops(ready(name), torch.randn(4, 4))
 
     assert {op.op for op in counted.uncounted} == LOWER_BOUNDS.get(name, set())

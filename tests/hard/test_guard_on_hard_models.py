@@ -16,7 +16,7 @@ pytestmark = steps.KNOWN_WARNINGS
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 @pytest.mark.parametrize("mode", ["full", "cheap", "dump"])
-def test_a_guarded_training_step_is_a_plain_one(name: str, mode: str, tmp_path: Path) -> None:
+def test_guarding_a_training_step_does_not_change_it(name: str, mode: str, tmp_path: Path) -> None:
     plain = left_by_step(forwards.make(name))
     model = forwards.make(name)
     dump = tmp_path if mode == "dump" else None
@@ -28,7 +28,7 @@ def test_a_guarded_training_step_is_a_plain_one(name: str, mode: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_nothing_of_the_guard_stays_on_the_model(name: str) -> None:
+def test_a_guard_leaves_nothing_on_the_model(name: str) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     before = anatomy(model)
@@ -40,7 +40,7 @@ def test_nothing_of_the_guard_stays_on_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in forwards.NAMES if name != "nothing"])
-def test_a_nan_in_a_parameter_is_told_by_its_name(name: str) -> None:
+def test_a_nan_in_a_parameter_is_reported_by_name(name: str) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     weight, parameter = next(

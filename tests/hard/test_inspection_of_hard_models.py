@@ -20,7 +20,7 @@ pytestmark = steps.KNOWN_WARNINGS
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_an_inspected_training_step_is_a_plain_one(name: str) -> None:
+def test_inspecting_a_training_step_does_not_change_it(name: str) -> None:
     plain = left_by_step(forwards.make(name))
     model = forwards.make(name)
 
@@ -30,7 +30,7 @@ def test_an_inspected_training_step_is_a_plain_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(
+def test_an_inspection_of_a_hard_model_round_trips_and_leaves_nothing_on_it(
     name: str, tmp_path: Path
 ) -> None:
     model = forwards.make(name)
@@ -64,14 +64,14 @@ def test_the_self_times_of_a_hard_model_add_up(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_training_goes_on_after_an_inspection_as_without_it(name: str) -> None:
+def test_training_after_an_inspection_is_unchanged(name: str) -> None:
     steps.assert_training_goes_on_after(
         name, lambda model: inspect(model, torch.zeros(4, 4), backward=True)
     )
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_a_checkpoint_runs_again_is_part_of_the_backward(reentrant: bool) -> None:
+def test_checkpoint_recomputation_is_part_of_the_backward(reentrant: bool) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -103,7 +103,7 @@ def test_what_a_checkpoint_runs_again_is_part_of_the_backward(reentrant: bool) -
     )
 
 
-def test_a_compiled_model_is_one_call_and_runs_as_ever() -> None:
+def test_a_compiled_model_is_one_call_and_runs_unchanged() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
     x = torch.randn(4, 4)
     plain = model(x)
@@ -142,7 +142,7 @@ def test_the_fused_kernel_of_an_encoder_is_kept() -> None:
     assert torch.equal(output, plain)
 
 
-def test_an_error_in_a_backward_is_the_users_and_the_next_one_is_inspected() -> None:
+def test_an_error_in_a_backward_propagates_and_the_next_one_is_inspected() -> None:
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_an_error_in_a_backward_is_the_users_and_the_next_one_is_inspected() -> 
     assert [call.backward is not None for call in calls] == [False, True]
 
 
-def test_graphs_are_not_held_and_a_backward_after_the_end_is_not_seen() -> None:
+def test_graphs_are_not_kept_alive_and_a_later_backward_is_not_recorded() -> None:
     model = nn.Linear(4, 4)
     freed: list[int] = []
 

@@ -61,7 +61,7 @@ def from_nowhere(passed: Trace) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=KNOWN_WARNINGS) for n in forwards.NAMES])
-def test_a_training_step_with_its_kernels_traced_is_a_plain_one(name: str) -> None:
+def test_tracing_the_kernels_of_a_training_step_does_not_change_it(name: str) -> None:
     x = torch.randn(4, 4)
     plain = step(forwards.make(name), x)
 
@@ -78,7 +78,7 @@ NOT_TO_BE_REPLAYED = {
 
 
 @pytest.mark.parametrize("name", [n for n in forwards.NAMES if n not in NOT_TO_BE_REPLAYED])
-def test_every_kernel_of_a_training_step_replays_on_what_its_parents_made(name: str) -> None:
+def test_every_kernel_of_a_training_step_replays_from_its_parents(name: str) -> None:
     _, passed = traced_step(forwards.make(name), torch.randn(4, 4))
 
     validation = passed.validate(perturb=False)
@@ -88,7 +88,7 @@ def test_every_kernel_of_a_training_step_replays_on_what_its_parents_made(name: 
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_segment_is_seen_again_as_it_is_recomputed(reentrant: bool) -> None:
+def test_a_checkpointed_segment_is_recorded_again_when_recomputed(reentrant: bool) -> None:
     segment = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     model = Written(
         lambda self, x: checkpoint(self.segment, x, use_reentrant=reentrant),
@@ -112,7 +112,7 @@ def test_a_checkpointed_segment_is_seen_again_as_it_is_recomputed(reentrant: boo
     ],
     ids=["script", "trace"],
 )
-def test_a_module_that_is_no_python_shows_its_kernels(
+def test_a_module_without_python_code_shows_its_kernels(
     translate: Callable[[nn.Module], nn.Module],
 ) -> None:
     inner = translate(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()))
@@ -156,7 +156,7 @@ def loop(self: Any, x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(("forward", "name"), [(branch, "cond"), (loop, "while_loop")])
-def test_an_op_that_takes_functions_is_one_kernel_and_works_as_ever(
+def test_a_higher_order_op_is_one_kernel_and_works_unchanged(
     forward: Callable[..., Any], name: str
 ) -> None:
     x = torch.ones(4, 4)
@@ -174,7 +174,7 @@ def fixed_layer() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-def test_flex_attention_works_as_ever() -> None:
+def test_flex_attention_works_unchanged() -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         return flex_attention(x, x, x)
 
@@ -189,7 +189,7 @@ def test_flex_attention_works_as_ever() -> None:
     assert "flex_attention" in kernels(passed)
 
 
-def test_fake_tensors_have_kernels_too() -> None:
+def test_kernels_on_fake_tensors_are_recorded() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -202,7 +202,7 @@ def test_fake_tensors_have_kernels_too() -> None:
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_nested_tensors_are_left_to_their_own_kernels(layout: torch.layout) -> None:
+def test_nested_tensors_use_their_own_kernels(layout: torch.layout) -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         nested = torch.nested.nested_tensor([x[:1], x[1:]], layout=layout)
         return torch.nested.to_padded_tensor(self.fc(nested), 0.0)
@@ -232,7 +232,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("outer_first", [True, False])
-def test_a_mode_of_the_users_own_sees_what_it_would_without_us(outer_first: bool) -> None:
+def test_a_user_mode_sees_the_same_ops_as_without_tracing(outer_first: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
     x = torch.randn(2, 4)
     with Counting() as plain:
@@ -245,7 +245,7 @@ def test_a_mode_of_the_users_own_sees_what_it_would_without_us(outer_first: bool
     assert theirs.seen == plain.seen
 
 
-def test_a_graph_that_is_traced_meanwhile_has_nothing_of_us() -> None:
+def test_make_fx_inside_a_trace_gives_the_same_graph() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
     x = torch.randn(2, 4)
     plain = str(make_fx(model)(x).graph)

@@ -36,14 +36,14 @@ def timeless(block: Any) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_training_goes_on_after_measuring_its_memory_as_without_it(name: str) -> None:
+def test_training_after_measuring_memory_is_unchanged(name: str) -> None:
     steps.assert_training_goes_on_after(
         name, lambda model: memory(model, torch.zeros(4, 4), optimizer="adam")
     )
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_all_parts_add_up_to_the_whole_and_to_what_the_allocator_says(name: str) -> None:
+def test_memory_of_all_parts_adds_up_to_the_total_and_the_allocator(name: str) -> None:
     model = ready(name)
     before = anatomy(model)
 
@@ -66,7 +66,7 @@ def test_all_parts_add_up_to_the_whole_and_to_what_the_allocator_says(name: str)
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_prediction_is_what_is_measured_to_the_byte(name: str) -> None:
+def test_predicted_and_measured_memory_of_hard_models_are_equal(name: str) -> None:
     model = ready(name)
     x = torch.randn(4, 4)
     measured = memory(model, x, optimizer="adam")

@@ -105,39 +105,39 @@ def sweep(
 
 
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_recorded(most: int) -> None:
+def test_no_internal_error_reaches_recorded_training(most: int) -> None:
     sweep(most, lambda model: tg.record(model, tensors=True))
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_traced(level: Any, most: int) -> None:
+def test_no_internal_error_reaches_traced_training(level: Any, most: int) -> None:
     sweep(most, lambda model: tg.tracing(model, level=level, gradients=level == "torch"))
 
 
 @pytest.mark.parametrize("cheap", [False, True])
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_guarded(cheap: bool, most: int) -> None:
+def test_no_internal_error_reaches_guarded_training(cheap: bool, most: int) -> None:
     sweep(most, lambda model: tg.guard(model, cheap=cheap))
 
 
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_inspected(most: int) -> None:
+def test_no_internal_error_reaches_inspected_training(most: int) -> None:
     sweep(most, lambda model: tg.InspectorGadgets(model))
 
 
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_watched(most: int) -> None:
+def test_no_internal_error_reaches_watched_training(most: int) -> None:
     sweep(most, lambda model: tg.watch(model, log=ALL, run_dir=":memory:", verbose=False))
 
 
 @at_some_places
-def test_no_error_of_ours_reaches_a_training_that_is_watched_at_some_steps(most: int) -> None:
+def test_no_internal_error_reaches_training_watched_at_some_steps(most: int) -> None:
     sweep(most, lambda model: tg.watch(model, log_freq=2, run_dir=":memory:", verbose=False))
 
 
 @at_some_places
-def test_no_error_of_the_writer_reaches_a_training(tmp_path: Path, most: int) -> None:
+def test_no_writer_error_reaches_training(tmp_path: Path, most: int) -> None:
     sweep(
         most,
         lambda model: tg.watch(model, run_dir=tmp_path, verbose=False),

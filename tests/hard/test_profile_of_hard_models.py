@@ -25,14 +25,14 @@ def test_every_run_has_the_outputs_and_gradients_of_a_plain_step(name: str) -> N
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_training_goes_on_after_a_profile_as_without_it(name: str) -> None:
+def test_training_after_a_profile_is_unchanged(name: str) -> None:
     steps.assert_training_goes_on_after(
         name, lambda model: profile(model, torch.zeros(4, 4), warmup=0, repeats=1)
     )
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_all_times_of_a_hard_model_add_up_and_nothing_stays_on_it(name: str) -> None:
+def test_the_times_of_a_hard_model_add_up_and_nothing_stays_on_it(name: str) -> None:
     model = ready(name)
     before = anatomy(model)
 

@@ -17,7 +17,7 @@ pytestmark = steps.KNOWN_WARNINGS
 
 @pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_recorded_training_step_is_a_plain_one(name: str, level: Any) -> None:
+def test_recording_a_training_step_does_not_change_it(name: str, level: Any) -> None:
     plain = left_by_step(forwards.make(name))
     model = forwards.make(name)
 
@@ -27,7 +27,7 @@ def test_a_recorded_training_step_is_a_plain_one(name: str, level: Any) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_nothing_of_a_recording_stays_on_the_model(name: str) -> None:
+def test_a_recording_leaves_nothing_on_the_model(name: str) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     before = anatomy(model)

@@ -59,7 +59,7 @@ def test_a_compiled_model_shows_the_module_inside() -> None:
 
 @scripted
 @pytest.mark.parametrize("make", [torch.jit.script, lambda net: trace(net, torch.zeros(2, 3))])
-def test_a_scripted_model_has_the_classes_it_was_made_of(make: Callable[..., Any]) -> None:
+def test_a_scripted_model_has_its_original_classes(make: Callable[..., Any]) -> None:
     found = tg.summary(make(_net().eval()))
 
     assert _kinds(found) == [
@@ -79,14 +79,14 @@ def test_a_scripted_model_with_a_shared_module_counts_it_once() -> None:
     assert found.total_params == 20
 
 
-def test_a_graph_module_is_named_after_what_was_traced() -> None:
+def test_a_graph_module_is_named_after_the_traced_class() -> None:
     found = tg.summary(fx.symbolic_trace(models.TiedLanguageModel()))
 
     assert found.model.root.class_name == "torch.fx.graph_module.TiedLanguageModel"
     assert found.total_params == 1600 + 272
 
 
-def test_an_exported_program_and_its_module_hold_the_same() -> None:
+def test_an_exported_program_and_its_module_have_the_same_tensors() -> None:
     program = torch.export.export(_net().eval(), (torch.zeros(2, 3),))
 
     whole, module = tg.summary(program), tg.summary(program.module())
@@ -100,7 +100,7 @@ def test_an_exported_program_and_its_module_hold_the_same() -> None:
     assert whole.total_params == module.total_params == 24
 
 
-def test_a_parametrized_weight_is_counted_where_it_is_kept() -> None:
+def test_a_parametrized_weight_is_counted_at_its_parametrization() -> None:
     found = tg.summary(models.weight_norm())
 
     assert found.model.root.class_name.endswith("ParametrizedLinear")
@@ -120,7 +120,7 @@ def test_a_lazy_layer_is_shown_before_its_shape_is_known() -> None:
     assert (before.total_params, after.total_params) == (0, 16)
 
 
-def test_a_model_on_meta_shows_what_it_would_take() -> None:
+def test_a_meta_model_shows_the_size_it_would_have() -> None:
     with torch.device("meta"):
         net = models.TiedLanguageModel()
 
@@ -131,7 +131,7 @@ def test_a_model_on_meta_shows_what_it_would_take() -> None:
     assert len(found.model.tied) == 1
 
 
-def test_a_fake_model_shows_what_it_would_take() -> None:
+def test_a_fake_model_shows_the_size_it_would_have() -> None:
     with FakeTensorMode():
         net = nn.Sequential(nn.Linear(1_000_000, 1_000_000), nn.Linear(10, 10))
         found = tg.summary(net)
@@ -156,7 +156,7 @@ class TestQuantized:
         ]
         assert (found.total_params, found.trainable_params) == (15, 0)
 
-    def test_half_precision_packs_two_bytes_an_element(self) -> None:
+    def test_half_precision_packed_weights_take_two_bytes_per_element(self) -> None:
         net = quantize_dynamic(nn.Sequential(nn.Linear(4, 3)), {nn.Linear}, dtype=torch.float16)
 
         found = tg.summary(net)
@@ -179,7 +179,7 @@ class TestQuantized:
         assert found.total_params == 4 * 27 + 4 + 80
 
     @scripted
-    def test_a_scripted_one_shows_them_too(self) -> None:
+    def test_a_scripted_quantized_model_shows_its_packed_weights(self) -> None:
         net = quantize_dynamic(nn.Sequential(*[nn.Linear(3, 3) for _ in range(20)]), {nn.Linear})
 
         found = tg.summary(torch.jit.script(net))
@@ -218,7 +218,7 @@ def test_a_sharded_model_shows_the_shapes_of_the_whole() -> None:
         lambda: torch.compile(_net(), backend="eager"),
     ],
 )
-def test_looking_at_a_hard_model_leaves_it_as_it_was(make: Callable[[], nn.Module]) -> None:
+def test_summarizing_a_hard_model_does_not_change_it(make: Callable[[], nn.Module]) -> None:
     net = make()
     before, random_state = models.state_of(net), torch.get_rng_state()
 
@@ -236,7 +236,7 @@ def test_twenty_thousand_modules_are_read_and_counted() -> None:
     assert len({id(slot.spec) for module in found.model.modules for slot in module.slots}) == 2
 
 
-def test_a_transformer_from_the_hub_is_counted_as_it_counts_itself() -> None:
+def test_the_parameter_count_of_a_hub_transformer_matches_num_parameters() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=100)
     net = transformers.GPT2LMHeadModel(config)

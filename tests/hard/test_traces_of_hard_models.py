@@ -13,7 +13,7 @@ pytestmark = steps.KNOWN_WARNINGS
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_traced_training_step_is_a_plain_one(name: str) -> None:
+def test_tracing_a_training_step_does_not_change_it(name: str) -> None:
     plain = left_by_step(forwards.make(name))
     model = forwards.make(name)
 
@@ -37,7 +37,7 @@ def test_a_trace_of_a_hard_model_replays_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_nothing_of_the_trace_stays_on_the_model(name: str) -> None:
+def test_a_trace_leaves_nothing_on_the_model(name: str) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     before = anatomy(model)

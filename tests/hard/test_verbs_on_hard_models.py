@@ -64,9 +64,7 @@ COMPILED_INSIDE = [
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("forward", COMPILED_INSIDE)
-def test_a_model_that_torch_compiles_in_part_runs_and_trains_on(
-    forward: forwards.Forward, verb: str
-) -> None:
+def test_a_partly_compiled_model_runs_and_trains(forward: forwards.Forward, verb: str) -> None:
     torch.manual_seed(0)
     model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
     plain = copy.deepcopy(model)
@@ -103,7 +101,7 @@ class WithUnused(nn.Module):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_lazy_module_that_is_never_used_stops_no_verb_and_stays_lazy(verb: str) -> None:
+def test_an_unused_lazy_module_does_not_stop_any_function_and_stays_lazy(verb: str) -> None:
     model, x = WithUnused(), torch.randn(4, 4)
 
     assert str(VERBS[verb](model, x))
@@ -116,7 +114,7 @@ def test_a_lazy_module_that_is_never_used_stops_no_verb_and_stays_lazy(verb: str
 
 
 @pytest.mark.parametrize("name", ["object_out", "slotted_out", "distribution_out", "complex_out"])
-def test_outputs_are_seen_wherever_they_are(name: str) -> None:
+def test_outputs_are_found_in_any_container(name: str) -> None:
     model, x = forwards.make(name), torch.randn(4, 4)
 
     trace = tg.trace(model, x)
@@ -130,7 +128,7 @@ def test_outputs_are_seen_wherever_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
-def test_a_nested_output_has_a_backward(layout: torch.layout) -> None:
+def test_a_nested_tensor_output_has_a_backward(layout: torch.layout) -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         return self.fc(torch.nested.as_nested_tensor([x[:2], x[:3]], layout=layout))
 
@@ -142,7 +140,7 @@ def test_a_nested_output_has_a_backward(layout: torch.layout) -> None:
     assert tg.memory(model, x).gradients_bytes == 4 * (16 + 4)
 
 
-def test_an_output_that_torch_cannot_add_up_is_named_with_what_to_do() -> None:
+def test_an_output_that_cannot_be_summed_is_named_with_advice() -> None:
     class NoSum(torch.Tensor):
         @classmethod
         def __torch_function__(
@@ -165,7 +163,7 @@ def test_an_output_that_torch_cannot_add_up_is_named_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("name", sorted(forwards.TAKES_GRADIENTS))
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_forward_that_takes_gradients_leaves_none(name: str, verb: str) -> None:
+def test_a_forward_that_computes_gradients_leaves_none(name: str, verb: str) -> None:
     model, x = forwards.make(name), torch.randn(4, 4)
     before = anatomy(model)
 
@@ -176,7 +174,7 @@ def test_a_forward_that_takes_gradients_leaves_none(name: str, verb: str) -> Non
 
 
 @pytest.mark.parametrize("verb", ["summary", "flops", "memory", "profile", "inspect"])
-def test_the_gradients_of_a_backward_inside_a_forward_are_put_back(verb: str) -> None:
+def test_gradients_of_a_backward_inside_a_forward_are_restored(verb: str) -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         torch.autograd.backward(self.fc(x).sum())
         return self.fc(x) + self.fc.weight.grad
@@ -219,7 +217,7 @@ class Stateful(nn.Module):
 
 @pytest.mark.filterwarnings("error::torchglass.errors.TorchglassWarning")
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_a_forward_changes_in_its_own_attributes_is_restored(verb: str) -> None:
+def test_attributes_changed_by_a_forward_are_restored(verb: str) -> None:
     model = Stateful()
     bias, cache, pointer = model.fc.bias.detach().clone(), model.cache, model.fc.bias.data_ptr()
     generators = [model.noise, model.noises["other"][0]]
@@ -265,7 +263,7 @@ def write_into_list(self: Any, x: torch.Tensor) -> Any:
         (write_into_list, "tensors .*: means$"),
     ],
 )
-def test_what_a_forward_changes_for_good_is_named_once(
+def test_permanent_changes_by_a_forward_are_warned_about_once(
     verb: str, forward: Callable[..., Any], name: str
 ) -> None:
     members = {"fc": nn.Linear(4, 4), "mean": torch.zeros(2), "means": [torch.zeros(2)]}

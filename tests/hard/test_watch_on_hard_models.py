@@ -50,7 +50,7 @@ def train(name: str, steps: int, **options: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("steps", [FEW_STEPS, pytest.param(MANY_STEPS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_watched_training_is_a_plain_one(name: str, steps: int) -> None:
+def test_watching_does_not_change_the_training_of_hard_models(name: str, steps: int) -> None:
     plain = train(name, steps)
 
     watched = train(name, steps, log=LOGS, log_freq=3)
@@ -60,7 +60,7 @@ def test_a_watched_training_is_a_plain_one(name: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_nothing_of_a_watcher_stays_on_the_model(name: str) -> None:
+def test_a_watcher_leaves_nothing_on_the_model(name: str) -> None:
     model = forwards.make(name)
     x = torch.randn(4, 4, requires_grad=True)
     model(x)
@@ -118,7 +118,7 @@ def test_a_forward_may_swap_its_activations(block: Callable[[nn.Module], Any]) -
     assert torch.equal(output, plain)
 
 
-def test_the_statistics_of_swapped_activations_are_those_of_their_new_values() -> None:
+def test_statistics_of_swapped_activations_use_their_new_values() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -26,7 +26,7 @@ def train(accelerator: Accelerator, model: torch.nn.Module, batches: int) -> Non
     accelerator.end_training()
 
 
-def test_a_training_is_watched_until_it_ends(tmp_path: Path) -> None:
+def test_accelerate_training_is_recorded_until_it_ends(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "run.glass"
     accelerator = Accelerator(cpu=True, log_with=TorchglassTracker(model, save=file, verbose=False))
     accelerator.init_trackers("mine", config={"lr": 0.1, "api_key": "secret", "net": {"width": 8}})
@@ -58,7 +58,7 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert run["output"].column("count").tolist() == [6, 6, 6]
 
 
-def test_the_watcher_is_there_once_the_trackers_are(tmp_path: Path) -> None:
+def test_the_watcher_is_available_after_init_trackers(tmp_path: Path) -> None:
     tracker = TorchglassTracker(Net(), save=tmp_path / "run.glass", verbose=False)
     accelerator = Accelerator(cpu=True, log_with=tracker)
 

@@ -18,7 +18,7 @@ def measured(step: int) -> NamedFrame:
 
 
 @pytest.mark.parametrize("length", [1, 7, 100, 1001])
-def test_a_long_training_is_kept_evenly_and_to_its_end(length: int) -> None:
+def test_a_long_run_is_sampled_evenly_up_to_its_end(length: int) -> None:
     kept = Thinned(most_points=10)
 
     for step in range(length):
@@ -32,7 +32,7 @@ def test_a_long_training_is_kept_evenly_and_to_its_end(length: int) -> None:
     assert len(gaps) <= 1
 
 
-def test_bins_are_joined_until_there_are_few_enough() -> None:
+def test_bins_are_merged_down_to_the_limit() -> None:
     stats = Stats(count=8, min=0, max=7, mean=3.5, std=2.4)
     histogram = Histogram(exponent=0, first=0, counts=(1, 2, 3, 4, 5, 6), stats=stats)
 
@@ -42,7 +42,7 @@ def test_bins_are_joined_until_there_are_few_enough() -> None:
     assert edges.tolist() == [0, 2, 4, 6]
 
 
-def test_a_histogram_tells_in_numbers_what_no_bin_can_hold() -> None:
+def test_nan_counts_of_a_histogram_become_scalars() -> None:
     stats = Stats(count=3, min=0, max=0, mean=0, std=0, nan=2)
     histogram = Histogram(exponent=0, first=0, counts=(1,), stats=stats)
 

@@ -31,7 +31,9 @@ def shell() -> Iterator[Any]:
         ("", ("LAST",)),
     ],
 )
-def test_the_magic_of_ipython(shell: Any, line: str, explored: tuple[str, ...]) -> None:
+def test_the_ipython_magics_pass_their_arguments_to_explore(
+    shell: Any, line: str, explored: tuple[str, ...]
+) -> None:
     seen: list[tuple[Any, ...]] = []
     install(shell, lambda *given: seen.append(given))
     shell.user_ns.update({"model": "MODEL", "x": "X", "_": "LAST"})
@@ -42,7 +44,7 @@ def test_the_magic_of_ipython(shell: Any, line: str, explored: tuple[str, ...]) 
     assert seen == [explored, explored]
 
 
-def test_rps_ema_explores_the_model_that_was_recorded_last(shell: Any) -> None:
+def test_ema_explores_the_last_recorded_model(shell: Any) -> None:
     seen: list[tuple[Any, ...]] = []
     install(shell, lambda *given: seen.append(given))
     shell.user_ns.update({"net": lambda: nn.Linear(4, 2), "tg": tg, "torch": torch, "_": ""})

@@ -13,14 +13,14 @@ from torchglass.store.readers import FileReader
 from torchglass.views.web.saved_page import render_page
 
 
-def test_a_live_frame_leads_to_the_server() -> None:
+def test_a_live_frame_links_to_the_server() -> None:
     frame = live_frame('http://localhost:5000/?token=a"b', height=300)
 
     assert 'src="http://localhost:5000/?token=a&quot;b"' in frame
     assert 'height="300"' in frame
 
 
-def test_a_saved_frame_holds_the_whole_page_of_a_run(tmp_path: Path) -> None:
+def test_a_static_frame_contains_the_whole_page_of_a_run(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "a.glass"
     with tg.watch(model, save=file, verbose=False) as watcher:
         train(model, watcher, 2)
@@ -34,7 +34,7 @@ def test_a_saved_frame_holds_the_whole_page_of_a_run(tmp_path: Path) -> None:
         assert saved_frame(reader) == frame
 
 
-def test_a_watcher_shows_itself_as_the_page_of_what_was_recorded_until_now(tmp_path: Path) -> None:
+def test_a_watcher_displays_the_page_of_the_data_recorded_so_far(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "a.glass"
     with tg.watch(model, save=file, verbose=False) as watcher:
         train(model, watcher, 2)

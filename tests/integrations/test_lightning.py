@@ -69,7 +69,7 @@ def trainer(folder: Path, callback: TorchglassCallback, **options: Any) -> Train
     )
 
 
-def test_a_fit_is_watched_at_the_trainers_steps_with_loss_and_metrics(tmp_path: Path) -> None:
+def test_fit_is_recorded_at_the_trainers_steps_with_loss_and_metrics(tmp_path: Path) -> None:
     file = tmp_path / "fit.glass"
     fitting = trainer(tmp_path, TorchglassCallback(save=file, verbose=False))
 
@@ -84,7 +84,7 @@ def test_a_fit_is_watched_at_the_trainers_steps_with_loss_and_metrics(tmp_path: 
     assert run["net.hidden.weight.grad"].steps.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_validation_has_series_of_its_own_at_the_step_that_it_follows(tmp_path: Path) -> None:
+def test_a_validation_has_separate_series_at_the_preceding_step(tmp_path: Path) -> None:
     file = tmp_path / "fit.glass"
     fitting = trainer(tmp_path, TorchglassCallback(save=file, verbose=False), val_check_interval=2)
 
@@ -112,7 +112,7 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert run["loss"].values.tolist() == pytest.approx(run["train_loss"].values.tolist())
 
 
-def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
+def test_training_resumed_from_a_checkpoint_continues_in_its_run(tmp_path: Path) -> None:
     file, checkpoint = tmp_path / "fit.glass", tmp_path / "last.ckpt"
     first = trainer(tmp_path, TorchglassCallback(resume=file, verbose=False))
     first.fit(Fitted(), batches(3))
@@ -124,7 +124,7 @@ def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_pat
     assert tg.open(file)["loss"].steps.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_exception_closes_the_run_with_what_it_has(tmp_path: Path) -> None:
+def test_an_exception_closes_the_run_with_the_data_so_far(tmp_path: Path) -> None:
     file = tmp_path / "fit.glass"
     fitting = trainer(tmp_path, TorchglassCallback(save=file, verbose=False))
 
@@ -150,7 +150,7 @@ def test_weights_are_the_same_as_without_the_callback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_older_name_of_the_library_works_alone(tmp_path: Path) -> None:
+def test_pytorch_lightning_works_without_the_lightning_package(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _OLDER], cwd=tmp_path, check=True)
 
     assert tg.open(tmp_path / "fit.glass")["loss"].steps.tolist() == [0, 1, 2]
@@ -183,7 +183,7 @@ pytorch_lightning.Trainer(
 """
 
 
-def test_in_wandb_each_row_of_the_logger_has_what_was_measured_in_its_step(
+def test_in_wandb_each_logger_row_has_the_values_of_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -64,7 +64,7 @@ def train(model: nn.Module, path: Path) -> None:
             watcher.log("loss", loss)
 
 
-def test_shapes_dtypes_and_times_stand_behind_the_lines_that_ran(traced: Path) -> None:
+def test_shapes_dtypes_and_times_are_hints_after_the_lines_that_ran(traced: Path) -> None:
     with language_server(traced.parent) as client:
         client.open(traced)
         hints = client.hints(traced)
@@ -77,14 +77,14 @@ def test_shapes_dtypes_and_times_stand_behind_the_lines_that_ran(traced: Path) -
     assert hints[HEAD].startswith("1×2 float32 · ")
 
 
-def test_only_the_lines_on_the_screen_are_sent(traced: Path) -> None:
+def test_only_hints_for_the_requested_lines_are_sent(traced: Path) -> None:
     with language_server(traced.parent) as client:
         client.open(traced)
 
         assert client.hints(traced, lines=CONV - 1).keys() == {CONV}
 
 
-def test_hints_follow_lines_that_an_edit_moved_and_leave_lines_that_it_changed(
+def test_hints_follow_moved_lines_and_disappear_from_edited_lines(
     traced: Path,
 ) -> None:
     edited = NET.replace("        x = x.mean((2, 3))\n", "        x = x.amax((2, 3))\n")
@@ -95,7 +95,7 @@ def test_hints_follow_lines_that_an_edit_moved_and_leave_lines_that_it_changed(
         assert client.hints(traced).keys() == {CONV + 2, HEAD + 2}
 
 
-def test_a_file_that_was_changed_after_the_trace_says_so_and_shows_nothing(traced: Path) -> None:
+def test_a_file_changed_after_the_trace_says_so_and_shows_no_hints(traced: Path) -> None:
     traced.write_text(f"# changed\n{NET}")
     later = time.time() + 60
     os.utime(traced, (later, later))
@@ -108,7 +108,7 @@ def test_a_file_that_was_changed_after_the_trace_says_so_and_shows_nothing(trace
     assert "changed after pass.glass was saved" in told["message"]
 
 
-def test_the_latest_trace_is_shown_or_the_one_that_is_named(traced: Path, net: nn.Module) -> None:
+def test_the_latest_or_the_named_trace_is_shown(traced: Path, net: nn.Module) -> None:
     folder = traced.parent
     tg.trace(net, torch.ones(5, 3, 8, 8)).save(folder / "newer.glass")
     later = time.time() + 60
@@ -137,7 +137,9 @@ def test_problems_of_the_latest_run_are_diagnostics_at_their_lines(
     assert problem["range"]["start"] == {"line": SPARE - 1, "character": 8}
 
 
-def test_a_forward_that_raised_is_an_error_at_its_line(tmp_path: Path, net: nn.Module) -> None:
+def test_a_failed_forward_is_an_error_diagnostic_at_its_line(
+    tmp_path: Path, net: nn.Module
+) -> None:
     file = tmp_path / "net.py"
     with pytest.raises(RuntimeError) as raised:
         tg.trace(net, torch.ones(1, 4, 8, 8))
@@ -152,7 +154,7 @@ def test_a_forward_that_raised_is_an_error_at_its_line(tmp_path: Path, net: nn.M
     assert "channels" in problem["message"]
 
 
-def test_a_workspace_without_traces_or_with_corrupt_ones_shows_nothing(tmp_path: Path) -> None:
+def test_a_workspace_with_no_or_corrupt_traces_shows_nothing(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(textwrap.dedent(NET))
     (tmp_path / "bad.glass").write_bytes(b"SQLite format 3\0 and then nothing")
 

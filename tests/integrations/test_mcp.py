@@ -112,7 +112,7 @@ def test_runs_are_selected_and_sorted(folder: Path) -> None:
     assert "no run has loss < 0. 2 runs in" in none
 
 
-def test_runs_are_asked_in_sql(folder: Path) -> None:
+def test_runs_can_be_queried_in_sql(folder: Path) -> None:
     pytest.importorskip("duckdb")
 
     (rows, _), (none, _), (wrong, is_error), (writing, _) = ask_all(
@@ -144,7 +144,7 @@ def test_two_runs_and_their_models_are_compared(folder: Path) -> None:
     assert summary.startswith("runs/first.glass: 121 parameters")
 
 
-def test_nothing_is_answered_with_silence(folder: Path) -> None:
+def test_every_invalid_request_gets_an_explanation(folder: Path) -> None:
     (nowhere, is_error), (missing, _), (no_run, _), (typo, _), (code, _), (no_trace, _) = ask_all(
         folder,
         ("runs", {"folder": "elsewhere"}),
@@ -168,14 +168,14 @@ def test_nothing_is_answered_with_silence(folder: Path) -> None:
     assert "is a run, not a trace" in no_trace
 
 
-def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported_as_empty(tmp_path: Path) -> None:
     ((answer, _),) = ask_all(tmp_path, ("runs", {}))
 
     assert "has no files" in answer
     assert "tg.watch(model)" in answer
 
 
-def test_a_corrupt_run_leaves_the_others(folder: Path) -> None:
+def test_a_corrupt_run_does_not_hide_the_others(folder: Path) -> None:
     (folder / "runs" / "bad.glass").write_bytes(b"SQLite format 3\0 and then nothing")
 
     ((answer, _),) = ask_all(folder, ("runs", {"folder": "runs"}))
@@ -184,7 +184,7 @@ def test_a_corrupt_run_leaves_the_others(folder: Path) -> None:
     assert "first.glass: warning" in answer
 
 
-def test_a_cursor_reaches_everything_and_no_answer_is_long(tmp_path: Path) -> None:
+def test_paging_reaches_everything_and_every_response_is_short(tmp_path: Path) -> None:
     blocks = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(120))
     tg.trace(nn.Sequential(*blocks), torch.ones(1, 4), save=None).save(tmp_path / "deep.glass")
 
@@ -254,7 +254,7 @@ def test_every_answer_is_short_and_none_is_empty(folder: Path) -> None:
         assert token_count(answer) <= MOST_TOKENS, question
 
 
-def test_a_single_item_that_is_too_long_is_cut_and_says_so() -> None:
+def test_a_single_too_long_item_is_truncated_with_a_note() -> None:
     answer = page("A title", ["word " * 5000, "next"])
 
     assert token_count(answer) <= MOST_TOKENS
@@ -279,7 +279,7 @@ def test_a_skill_names_commands_that_exist(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_a_fixed_policy_reaches_the_module_and_the_line_of_planted_mistakes(tmp_path: Path) -> None:
+def test_a_fixed_policy_finds_module_and_line_of_planted_bugs(tmp_path: Path) -> None:
     names = [
         "detach-before-the-head",
         "division-by-a-zero-norm",

@@ -74,7 +74,7 @@ def test_metrics_and_artifacts_go_to_the_active_run(tmp_path: Path) -> None:
     assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics["mine"] == 1.0
 
 
-def test_without_an_active_run_there_is_a_new_one_with_the_settings(tmp_path: Path) -> None:
+def test_without_an_active_run_a_new_one_is_created_with_the_settings(tmp_path: Path) -> None:
     mlflow.set_tracking_uri((tmp_path / "store").as_uri())
 
     losses = watched(tmp_path, config={"lr": 0.1})
@@ -87,7 +87,7 @@ def test_without_an_active_run_there_is_a_new_one_with_the_settings(tmp_path: Pa
     assert mlflow.active_run() is None
 
 
-def test_every_tensor_is_sent_if_asked(tmp_path: Path) -> None:
+def test_every_tensor_is_sent_on_request(tmp_path: Path) -> None:
     from torchglass.integrations.mlflow import MlflowBackend
 
     mlflow.set_tracking_uri((tmp_path / "store").as_uri())
@@ -99,7 +99,7 @@ def test_every_tensor_is_sent_if_asked(tmp_path: Path) -> None:
     assert "torchglass/head.output.grad.mean" in run.data.metrics
 
 
-def test_a_server_that_is_down_does_not_stop_the_training(tmp_path: Path) -> None:
+def test_an_unreachable_mlflow_server_does_not_stop_training(tmp_path: Path) -> None:
     mlflow.set_tracking_uri("http://127.0.0.1:9")
 
     with pytest.warns(tg.TorchglassWarning, match="nothing more is sent to MLflow"):

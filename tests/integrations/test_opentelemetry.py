@@ -41,7 +41,9 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
     process.stdout.close()
 
 
-def test_values_are_gauges_and_the_end_is_an_event(tmp_path: Path, received: Received) -> None:
+def test_values_are_gauges_and_the_end_of_a_run_is_an_event(
+    tmp_path: Path, received: Received
+) -> None:
     model = Net()
     with tg.watch(
         model, backend="opentelemetry", save=tmp_path / "a.glass", verbose=False
@@ -62,7 +64,7 @@ def test_values_are_gauges_and_the_end_is_an_event(tmp_path: Path, received: Rec
     assert end["run"] == "Net"
 
 
-def test_a_finding_is_an_event_with_its_place(tmp_path: Path, received: Received) -> None:
+def test_a_finding_is_an_event_with_its_path(tmp_path: Path, received: Received) -> None:
     model = Net()
     with tg.watch(
         model, backend="opentelemetry", save=tmp_path / "a.glass", verbose=False
@@ -79,7 +81,7 @@ def test_a_finding_is_an_event_with_its_place(tmp_path: Path, received: Received
     assert "hidden" in findings[0]["text"]
 
 
-def test_a_collector_that_is_down_does_not_stop_the_training(
+def test_an_unreachable_collector_does_not_stop_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

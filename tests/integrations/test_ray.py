@@ -30,7 +30,7 @@ def trained(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_both_workers_are_one_run_in_the_folder_of_ray(tmp_path: Path) -> None:
+def test_both_ray_workers_are_one_run_in_the_storage_folder(tmp_path: Path) -> None:
     done = trained(tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -44,7 +44,7 @@ def test_both_workers_are_one_run_in_the_folder_of_ray(tmp_path: Path) -> None:
     assert json.loads((folder / "diagnosis.json").read_text())["schema"] == "torchglass/diagnosis"
 
 
-def test_a_worker_that_fails_leaves_a_run_that_says_so(tmp_path: Path) -> None:
+def test_a_failed_ray_worker_leaves_a_run_with_the_error(tmp_path: Path) -> None:
     done = trained(tmp_path, "3")
     assert done.returncode != 0
 

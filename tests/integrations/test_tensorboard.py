@@ -23,7 +23,7 @@ def events_in(folder: Path) -> Any:
     return events.Reload()
 
 
-def test_histograms_and_scalars_lie_beside_the_run_at_the_steps_of_the_training(
+def test_histograms_and_scalars_are_beside_the_run_with_its_steps(
     tmp_path: Path,
 ) -> None:
     model, file = Net(), tmp_path / "mine.glass"
@@ -40,7 +40,7 @@ def test_histograms_and_scalars_lie_beside_the_run_at_the_steps_of_the_training(
     assert "output" in events.Tags()["histograms"]
 
 
-def test_a_histogram_has_the_exact_numbers_of_its_tensor(tmp_path: Path) -> None:
+def test_a_tensorboard_histogram_has_the_exact_statistics_of_its_tensor(tmp_path: Path) -> None:
     model = Net()
 
     with tg.watch(
@@ -59,7 +59,7 @@ def test_a_histogram_has_the_exact_numbers_of_its_tensor(tmp_path: Path) -> None
     assert counted.tolist() == histogram.bucket
 
 
-def test_an_extreme_beside_the_bins_has_a_bar_for_itself(tmp_path: Path) -> None:
+def test_an_outlier_outside_the_bins_has_its_own_bar(tmp_path: Path) -> None:
     model = nn.Linear(300, 1, bias=False)
     with torch.no_grad():
         model.weight[0, 7] = 1e6
@@ -76,7 +76,7 @@ def test_an_extreme_beside_the_bins_has_a_bar_for_itself(tmp_path: Path) -> None
     assert event.histogram_value.bucket[-1] == 1
 
 
-def test_what_is_not_a_number_is_counted_in_a_scalar(tmp_path: Path) -> None:
+def test_nan_values_are_counted_in_a_scalar(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight[0, 0] = math.nan
@@ -89,7 +89,7 @@ def test_what_is_not_a_number_is_counted_in_a_scalar(tmp_path: Path) -> None:
     assert [each.value for each in events.Scalars("weight.nan")] == [1]
 
 
-def test_a_run_that_is_resumed_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_in_the_same_folder(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "mine.glass"
     with tg.watch(model, backend="tensorboard", save=file, verbose=False) as watcher:
         train(model, watcher, 2)
@@ -100,7 +100,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_same_folder(tmp_path: Path) -> Non
     assert [each.step for each in events_in(tmp_path / "mine").Scalars("loss")] == [0, 1, 2, 3]
 
 
-def test_a_folder_that_cannot_be_written_stops_no_training(tmp_path: Path) -> None:
+def test_an_unwritable_folder_does_not_stop_training(tmp_path: Path) -> None:
     model, file = Net(), tmp_path / "mine.glass"
     (tmp_path / "mine").write_text("in the way")
 
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written_stops_no_training(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", [".glass", ""])
-def test_runs_whose_names_have_dots_have_a_folder_each(ending: str, tmp_path: Path) -> None:
+def test_runs_with_dots_in_their_names_have_separate_folders(ending: str, tmp_path: Path) -> None:
     for rate in ("0.1", "0.01"):
         model, file = Net(), tmp_path / f"lr{rate}{ending}"
         with tg.watch(model, backend="tensorboard", save=file, verbose=False) as watcher:

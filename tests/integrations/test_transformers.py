@@ -59,7 +59,7 @@ def trainer(folder: Path, callback: TorchglassCallback, fails: bool = False, **o
     )
 
 
-def test_a_training_is_watched_at_the_trainers_steps_with_what_it_logs(tmp_path: Path) -> None:
+def test_training_is_recorded_at_the_trainers_steps_with_its_logs(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     callback = TorchglassCallback(save=file, config={"note": "mine", "seed": 7}, verbose=False)
     training = trainer(tmp_path, callback, learning_rate=1e-3, hub_token="hf_secret")
@@ -78,7 +78,7 @@ def test_a_training_is_watched_at_the_trainers_steps_with_what_it_logs(tmp_path:
     assert run["transformer.h.0.attn.c_attn.weight.grad"].steps.tolist() == [1, 2, 3, 4]
 
 
-def test_an_evaluation_has_series_of_its_own_at_the_step_that_it_follows(tmp_path: Path) -> None:
+def test_an_evaluation_has_separate_series_at_the_preceding_step(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     training = trainer(
         tmp_path,
@@ -109,7 +109,7 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
+def test_training_resumed_from_a_checkpoint_continues_in_its_run(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     first = trainer(
         tmp_path,
@@ -126,7 +126,7 @@ def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_pat
 
 
 @pytest.mark.slow
-def test_after_an_exception_close_takes_everything_off(tmp_path: Path) -> None:
+def test_after_an_exception_close_removes_all_hooks(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     callback = TorchglassCallback(save=file, verbose=False)
     training = trainer(tmp_path, callback, fails=True)
@@ -140,7 +140,7 @@ def test_after_an_exception_close_takes_everything_off(tmp_path: Path) -> None:
     assert run["lm_head.output"].steps.tolist()[:1] == [1]
 
 
-def test_in_wandb_every_step_is_there_once_under_its_own_number(
+def test_in_wandb_every_step_is_logged_once_with_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -31,14 +31,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[wandb.Run]:
     started.finish()
 
 
-def test_without_a_run_of_wandb_watching_says_what_to_do(tmp_path: Path) -> None:
+def test_without_an_active_wandb_run_watch_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(tg.TorchglassError, match=r"call wandb\.init\(\) before"):
         tg.watch(Net(), backend="wandb", run_dir=tmp_path, verbose=False)
 
     assert list(tmp_path.glob("*.glass")) == []
 
 
-def test_where_wandb_is_turned_off_nothing_is_put_into_it(tmp_path: Path) -> None:
+def test_nothing_is_logged_if_wandb_is_disabled(tmp_path: Path) -> None:
     model = Net()
 
     with (
@@ -50,9 +50,7 @@ def test_where_wandb_is_turned_off_nothing_is_put_into_it(tmp_path: Path) -> Non
     assert len(losses) == 2
 
 
-def test_a_program_that_logs_nothing_has_a_row_for_each_step(
-    run: wandb.Run, tmp_path: Path
-) -> None:
+def test_without_user_logging_wandb_has_a_row_for_each_step(run: wandb.Run, tmp_path: Path) -> None:
     model = Net()
 
     with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
@@ -66,7 +64,7 @@ def test_a_program_that_logs_nothing_has_a_row_for_each_step(
     assert read_metrics(tmp_path)["torchglass/*"] == "torchglass/step"
 
 
-def test_a_histogram_counts_the_numbers_of_its_tensor(run: wandb.Run, tmp_path: Path) -> None:
+def test_a_wandb_histogram_counts_the_values_of_its_tensor(run: wandb.Run, tmp_path: Path) -> None:
     model = Net()
 
     with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
@@ -84,7 +82,7 @@ def test_a_histogram_counts_the_numbers_of_its_tensor(run: wandb.Run, tmp_path: 
 @pytest.mark.parametrize(
     "steps", [None, [0, 1, 2, 3], [0, 10, 20, 30]], ids=["own", "each", "tens"]
 )
-def test_the_rows_of_the_program_keep_their_steps_and_take_ours_along(
+def test_user_rows_keep_their_steps_and_include_our_values(
     run: wandb.Run, tmp_path: Path, steps: list[int] | None
 ) -> None:
     model = Net()
@@ -103,7 +101,7 @@ def test_the_rows_of_the_program_keep_their_steps_and_take_ours_along(
     assert [row["torchglass/step"] for row in rows if "torchglass/step" in row] == [0, 1, 2, 3]
 
 
-def test_a_program_that_logs_once_an_epoch_by_its_number_loses_nothing(
+def test_logging_once_per_epoch_with_a_step_number_loses_nothing(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -119,7 +117,7 @@ def test_a_program_that_logs_once_an_epoch_by_its_number_loses_nothing(
     assert all("torchglass/hidden.weight" in row for row in rows)
 
 
-def test_the_page_is_put_in_once_at_the_end_and_no_file_for_a_step(
+def test_the_page_is_uploaded_once_at_the_end_and_no_file_per_step(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -136,7 +134,7 @@ def test_the_page_is_put_in_once_at_the_end_and_no_file_for_a_step(
     assert "<title>Net – Torchglass</title>" in text
 
 
-def test_a_run_that_is_finished_before_the_watcher_has_all_steps_and_the_page(
+def test_a_wandb_run_finished_before_the_watcher_has_all_steps_and_the_page(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -155,7 +153,7 @@ def test_a_run_that_is_finished_before_the_watcher_has_all_steps_and_the_page(
     assert tg.open(tmp_path / "a.glass").reader.last_step() == 3
 
 
-def test_a_run_that_the_program_finishes_has_its_last_step_and_a_finished_page(
+def test_a_wandb_run_finished_by_the_user_has_its_last_step_and_a_final_page(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -187,7 +185,7 @@ ROWS: dict[str, Callable[[wandb.Run, float, int], None]] = {
 
 
 @pytest.mark.parametrize("log", ROWS.values(), ids=ROWS)
-def test_a_row_logged_after_the_update_has_what_was_measured_in_that_step(
+def test_a_row_logged_after_the_update_has_the_values_of_that_step(
     log: Callable[[wandb.Run, float, int], None], run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -208,7 +206,7 @@ def test_a_row_logged_after_the_update_has_what_was_measured_in_that_step(
 
 
 @pytest.mark.parametrize("when", ["before the update", "before other values"])
-def test_rows_that_are_logged_too_early_lose_nothing_and_tell_the_right_steps(
+def test_rows_logged_before_the_update_lose_nothing_and_have_the_right_steps(
     when: str, run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
@@ -237,7 +235,7 @@ def test_rows_that_are_logged_too_early_lose_nothing_and_tell_the_right_steps(
     assert all(row["torchglass/nth"] == row["torchglass/step"] for row in numbered)
 
 
-def test_nothing_of_ours_stays_on_a_run_of_wandb(run: wandb.Run, tmp_path: Path) -> None:
+def test_no_attribute_or_hook_stays_on_a_wandb_run(run: wandb.Run, tmp_path: Path) -> None:
     before, hooks = dict(vars(run)), list(run._teardown_hooks)
 
     with tg.watch(Net(), backend="wandb", save=tmp_path / "a.glass", verbose=False):
@@ -247,7 +245,7 @@ def test_nothing_of_ours_stays_on_a_run_of_wandb(run: wandb.Run, tmp_path: Path)
     assert run._teardown_hooks == hooks
 
 
-def test_a_last_step_that_was_logged_early_is_counted(
+def test_the_last_step_is_counted_if_logged_before_the_update(
     run: wandb.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Net()
@@ -267,7 +265,7 @@ def test_a_run_shown_in_wandb_is_one_file(run: wandb.Run, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a.glass"]
 
 
-def test_the_page_comes_after_a_minute_and_then_ever_more_rarely(
+def test_the_page_is_uploaded_after_a_minute_and_then_less_often(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()

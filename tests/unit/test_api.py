@@ -32,7 +32,7 @@ def train(model: nn.Module, steps: int = 2, **options: Any) -> None:
             watcher.log("loss", loss)
 
 
-def test_a_summary_is_made_of_a_model_a_record_a_summary_and_a_run() -> None:
+def test_summary_accepts_a_model_a_record_a_summary_and_a_run() -> None:
     train(nn.Linear(2, 1), save="a.glass")
     record = make.model({"weight": (1, 2), "bias": (1,)}, name="Linear")
 
@@ -46,7 +46,7 @@ def test_a_summary_is_made_of_a_model_a_record_a_summary_and_a_run() -> None:
 @pytest.mark.parametrize(
     "inputs", [{"input_size": (1, 2)}, {"input_data": torch.ones(1)}, {"mask": 1}]
 )
-def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
+def test_a_target_without_code_cannot_be_run(inputs: dict[str, Any]) -> None:
     with pytest.raises(TargetError, match="only a live model can run"):
         tg.summary(make.model(), **inputs)
 
@@ -59,12 +59,12 @@ def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "model", [5, None, "net", torch.relu], ids=["number", "nothing", "text", "function"]
 )
-def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> None:
+def test_a_target_that_is_not_a_module_is_refused_with_its_class(verb: Any, model: Any) -> None:
     with pytest.raises(TargetError, match=f"expects an nn.Module, not {type(model).__name__}"):
         verb(model, "relu") if verb is tg.pluck else verb(model)
 
 
-def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
+def test_guard_and_inspector_refuse_non_modules() -> None:
     with pytest.raises(TargetError, match="guard expects an nn"), tg.guard(5):  # type: ignore[arg-type]
         pass
     with pytest.raises(TargetError, match="must be a model or a list of models, not int"):
@@ -79,9 +79,7 @@ def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
         ({"allow": ["log", 3]}, "allow must be a name or a list of names, but 3 is not a string"),
     ],
 )
-def test_a_guard_refuses_bad_options_where_it_is_called(
-    options: dict[str, Any], message: str
-) -> None:
+def test_a_guard_refuses_invalid_options_when_called(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TargetError, match=message):
         tg.guard(nn.ReLU(), **options)
 
@@ -96,7 +94,7 @@ def test_a_guard_refuses_bad_options_where_it_is_called(
         ({"tensors": "all"}, "tensors must be 0 or more, not 'all'"),
     ],
 )
-def test_a_recording_refuses_bad_options_where_it_is_called(
+def test_a_recording_refuses_invalid_options_when_called(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(CaptureError, match=message):
@@ -104,18 +102,18 @@ def test_a_recording_refuses_bad_options_where_it_is_called(
 
 
 @pytest.mark.parametrize("verb", [tg.trace, tg.tracing], ids=["trace", "tracing"])
-def test_a_trace_has_only_the_levels_that_there_are(verb: Any) -> None:
+def test_an_unknown_trace_level_is_refused(verb: Any) -> None:
     with pytest.raises(CaptureError, match="level must be one of torch, aten, not 'foo'"):
         verb(nn.ReLU(), *[torch.ones(2)] * (verb is tg.trace), level="foo")
 
 
 @pytest.mark.parametrize("words", [(), (torch.ones(2),)], ids=["nothing", "no name"])
-def test_plucking_without_a_name_says_where_it_belongs(words: tuple[Any, ...]) -> None:
+def test_pluck_without_a_name_says_where_the_name_goes(words: tuple[Any, ...]) -> None:
     with pytest.raises(TargetError, match="the op name comes last"):
         tg.pluck(nn.ReLU(), *words)
 
 
-def test_inputs_are_given_as_to_the_model_itself_or_as_torchinfo_takes_them() -> None:
+def test_inputs_can_be_call_arguments_or_torchinfo_style() -> None:
     model = nn.Bilinear(2, 3, 4)
     left, right = torch.ones(5, 2), torch.ones(5, 3)
 
@@ -142,7 +140,7 @@ def test_a_run_gets_a_new_file_each_time(folder: Path) -> None:
         assert run["loss"].steps.tolist() == [0, 1]
 
 
-def test_each_rank_has_a_file_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_gets_its_own_run_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
 
@@ -153,7 +151,7 @@ def test_each_rank_has_a_file_of_its_own(folder: Path, monkeypatch: pytest.Monke
         assert (run.run.rank, run.run.world_size) == (1, 2)
 
 
-def test_a_watch_that_is_refused_leaves_no_file(folder: Path) -> None:
+def test_a_refused_watch_leaves_no_file(folder: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         tg.watch(nn.Linear(2, 1), log_freq=0)
 
@@ -175,7 +173,7 @@ def test_a_page_is_served_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("port", [-5, 99999, "8080"])
-def test_a_page_is_served_only_where_there_is_a_port(port: Any) -> None:
+def test_view_refuses_an_invalid_port(port: Any) -> None:
     with pytest.raises(ViewError, match=r"port must be from 0 \(any free port\) to 65535"):
         tg.view(nn.Linear(2, 1), port=port)
 

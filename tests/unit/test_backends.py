@@ -18,7 +18,7 @@ from torchglass.api import backends
 from torchglass.store.readers import FileReader, MemoryStore
 
 
-def test_a_page_is_served_while_the_training_goes_on(
+def test_a_page_is_served_during_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
@@ -46,7 +46,7 @@ def test_a_page_is_served_while_the_training_goes_on(
     server.close()
 
 
-def test_a_backend_that_cannot_begin_leaves_nothing_open(
+def test_a_backend_that_cannot_start_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: list[FileReader] = []
@@ -68,7 +68,7 @@ def test_a_backend_that_cannot_begin_leaves_nothing_open(
     assert nn.Module.__call__ is call
 
 
-def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
+def test_a_failing_backend_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
     class Broken(backends.Backend):
         def frame(self, frame: object, series: object) -> None:
             raise OSError("gone away")
@@ -95,7 +95,7 @@ def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Pa
         ("lsp", "pygls"),
     ],
 )
-def test_a_missing_package_is_named_with_its_pip_line(
+def test_a_missing_package_error_names_the_pip_command(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -57,14 +57,14 @@ def test_every_subject_runs(scale: Scale) -> None:
     assert torch.isfinite(output).all()
 
 
-def test_a_tree_has_as_many_modules_as_it_says() -> None:
+def test_a_benchmark_tree_has_the_stated_number_of_modules() -> None:
     model = build(("tree", {"modules": 437})).model
 
     assert sum(1 for _ in model.modules()) == 437
 
 
 @pytest.mark.slow
-def test_contenders_take_turns_after_a_warming_round() -> None:
+def test_contenders_alternate_after_a_warmup_round() -> None:
     order: list[str] = []
     runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
 
@@ -75,7 +75,7 @@ def test_contenders_take_turns_after_a_warming_round() -> None:
 
 
 @needs_linux
-def test_the_peak_of_a_run_is_what_it_held_at_most() -> None:
+def test_the_peak_of_a_benchmark_run_is_its_maximum_memory() -> None:
     def run() -> str:
         torch.ones(25_000_000)
         return "done"
@@ -92,7 +92,7 @@ def test_views_of_one_storage_are_counted_once() -> None:
     assert storage_bytes([whole, whole[2:], other], besides=[other]) == 40
 
 
-def test_an_overwritten_result_is_necessary_to_save_beside_the_storage() -> None:
+def test_overwritten_results_count_toward_the_necessary_bytes() -> None:
     subject = build(("mlp", {"layers": 1, "width": 4}))
     one_result = 8 * 4 * 4
     separate = necessary_bytes(subject)
@@ -104,7 +104,7 @@ def test_an_overwritten_result_is_necessary_to_save_beside_the_storage() -> None
 
 
 @pytest.mark.slow
-def test_our_trace_is_timed_with_and_without_working_it_out() -> None:
+def test_our_trace_is_timed_with_and_without_analysis() -> None:
     found = tracing.time_ours(LSTM.small, rounds=2)
 
     floor = ["results kept", "… with copies"]
@@ -112,7 +112,7 @@ def test_our_trace_is_timed_with_and_without_working_it_out() -> None:
     assert all(len(samples) == 2 for samples in found.values())
 
 
-def test_our_trace_has_all_ops_and_saves_no_byte_too_many() -> None:
+def test_our_trace_has_all_ops_and_saves_only_necessary_bytes() -> None:
     ops = tracer(OURS).work_out(tracer(OURS).trace(build(MLP.small)))
 
     assert ops == 8
@@ -148,20 +148,20 @@ def test_summaries_are_measured(*, with_input: bool) -> None:
     assert list(found) == [OURS]
 
 
-def test_a_peer_that_is_not_there_is_told_and_not_run() -> None:
+def test_a_peer_that_is_not_installed_is_reported_and_skipped() -> None:
     reading = alone("nobody_has_this", "ms", structure.time_reading)
 
     assert reading == Reading(unit="ms", why_not="not installed")
 
 
 @pytest.mark.slow
-def test_a_contender_that_raises_is_a_row_that_says_so() -> None:
+def test_a_contender_that_raises_is_a_row_with_the_error() -> None:
     reading = alone(OURS, "ms", structure.time_reading, spec=["no such model", {}], rounds=1)
 
     assert reading == Reading(unit="ms", why_not="failed: KeyError")
 
 
-def test_small_sizes_keep_no_goal() -> None:
+def test_quick_runs_do_not_check_goals() -> None:
     case = Case("a case", lambda _: {OURS: Reading(unit="s", samples=(1,))}, goal=2)
 
     assert case.row(QUICK).is_met is None
@@ -175,14 +175,14 @@ def test_a_missed_goal_is_shown() -> None:
     assert "| a row | 1.50 ms    | ≤ 1 ms | **no** |" in text
 
 
-def test_a_peer_is_compared_with_us_where_both_were_measured() -> None:
+def test_a_peer_is_compared_if_both_were_measured() -> None:
     slower = Reading(unit="ms", samples=(9, 10, 11))
     text = text_of(row(4, torchinfo=slower, TorchLens=Reading(unit="ms", why_not="not installed")))
 
     assert "10.0 ms (9.50–10.5) = 2.50 × ours | not installed |" in text
 
 
-def test_a_page_gets_its_measured_part_anew(tmp_path: Path) -> None:
+def test_the_measured_section_of_a_page_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"Before.\n\n{report.BEGIN}\nold\n{report.END}\n\nAfter.\n", encoding="utf-8")
 
@@ -192,7 +192,7 @@ def test_a_page_gets_its_measured_part_anew(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == expected
 
 
-def test_the_command_prints_a_table_and_keeps_every_number(
+def test_the_benchmark_command_prints_a_table_and_saves_all_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "numbers.json"
@@ -219,7 +219,7 @@ def test_the_command_prints_a_table_and_keeps_every_number(
         (["--write", "nowhere.md", "--only", "tracing"], "from a whole run"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_runs(
+def test_an_invalid_benchmark_option_is_refused_before_anything_runs(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -229,7 +229,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     assert complaint in capsys.readouterr().err
 
 
-def test_every_topic_has_a_name_of_its_own_and_rows() -> None:
+def test_every_topic_has_a_unique_name_and_rows() -> None:
     names = [topic.name for topic in TOPICS]
 
     assert len(set(names)) == len(names)

@@ -41,7 +41,7 @@ def build(checkout: Path, target: str, out: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_the_page_and_none_of_its_source(checkout: Path, tmp_path: Path) -> None:
+def test_a_wheel_contains_the_built_page_without_its_source(checkout: Path, tmp_path: Path) -> None:
     wheel = build(checkout, "wheel", tmp_path / "wheels")
 
     files = zipfile.ZipFile(wheel).namelist()
@@ -66,7 +66,7 @@ def test_an_sdist_installs_without_node(
 
 
 @pytest.mark.slow
-def test_a_page_is_built_again_only_after_its_source_changed(checkout: Path) -> None:
+def test_the_page_is_rebuilt_only_after_its_source_changed(checkout: Path) -> None:
     assert hatch_build.build_page(checkout)
     assert not hatch_build.build_page(checkout)
 
@@ -76,7 +76,7 @@ def test_a_page_is_built_again_only_after_its_source_changed(checkout: Path) -> 
     assert not hatch_build.is_built(checkout)
 
 
-def test_the_licences_of_all_that_was_bundled_are_there() -> None:
+def test_the_licenses_of_all_bundled_packages_are_included() -> None:
     hatch_build.build_page(ROOT)
 
     licences = (ROOT / hatch_build.PAGE / "THIRD_PARTY.txt").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_the_licences_of_all_that_was_bundled_are_there() -> None:
     assert licences.rindex("Copyright (c) ") < licences.index("Permission is hereby granted")
 
 
-def test_what_npm_says_is_shown_when_it_fails(
+def test_npm_output_is_shown_when_it_fails(
     checkout: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (checkout / "frontend" / "src" / "main.tsx").write_text("let let = 1")
@@ -101,7 +101,7 @@ def test_what_npm_says_is_shown_when_it_fails(
     assert not hatch_build.is_built(checkout)
 
 
-def test_without_any_node_the_message_says_what_to_do(
+def test_without_node_the_message_says_what_to_do(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if hatch_build.pypi_node():
@@ -112,7 +112,7 @@ def test_without_any_node_the_message_says_what_to_do(
         hatch_build.build_page(checkout)
 
 
-def test_the_lock_file_knows_every_platform_and_no_host() -> None:
+def test_the_lock_file_covers_every_platform_and_names_no_host() -> None:
     text = (ROOT / "frontend" / "package-lock.json").read_text(encoding="utf-8")
 
     packages = json.loads(text)["packages"]

@@ -7,7 +7,7 @@ import torch
 from torchglass.demo import LENGTH, Sorter, make_batch
 
 
-def test_the_task_is_to_sort() -> None:
+def test_the_demo_task_is_sorting() -> None:
     digits, ordered = make_batch(5, torch.Generator().manual_seed(1))
 
     assert digits.shape == (5, 2 * LENGTH - 1)

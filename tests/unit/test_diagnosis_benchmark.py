@@ -28,7 +28,7 @@ def case(*kinds: str, at: tuple[str, ...] = ("",)) -> Case:
     )
 
 
-def test_every_kind_is_planted_and_every_case_says_what_to_conclude() -> None:
+def test_every_kind_has_a_planted_case_and_every_case_an_expected_result() -> None:
     cases = all_cases().values()
     assert {kind for one in cases for kind in one.kinds} == set(KINDS)
     assert all(one.reason for one in cases)
@@ -46,7 +46,7 @@ def test_there_are_enough_cases_on_enough_architectures() -> None:
     assert len({one.architecture for one in groups["planted"]}) >= 8
 
 
-def test_the_hold_out_runs_only_if_it_is_named() -> None:
+def test_holdout_cases_run_only_if_named() -> None:
     cases = all_cases().values()
     first = [one for one in cases if one.sample == "holdout-1"]
     assert sum(one.group == "planted" for one in first) >= 70
@@ -78,13 +78,13 @@ def test_the_hold_out_runs_only_if_it_is_named() -> None:
         (("temperature",), "temperature", True),
     ],
 )
-def test_a_place_is_a_module_one_of_its_parameters_or_a_pattern(
+def test_a_location_is_a_module_a_parameter_or_a_pattern(
     at: tuple[str, ...], path: str, right: bool
 ) -> None:
     assert is_right_place(case("nan", at=at), path) is right
 
 
-def test_the_rank_counts_from_zero_and_needs_kind_and_place() -> None:
+def test_the_rank_starts_at_zero_and_needs_kind_and_location() -> None:
     one = case("nan", at=("net",))
     assert rank_of_right(one, [found("inf", "net"), found("nan"), found("nan", "net")]) == 2
     assert rank_of_right(one, [found("nan", "head")]) is None
@@ -105,7 +105,7 @@ def test_a_case_runs_is_scored_and_reports_its_losses() -> None:
     assert "1 (100%)" in markdown([nan, tiny])
 
 
-def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_case_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "no-such-case"])
     assert "no case is called no-such-case" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def test_every_case_can_be_built() -> None:
         assert build(case).port is not None
 
 
-def test_a_bug_that_is_named_and_a_port_that_is_correct_are_right() -> None:
+def test_a_named_bug_and_a_correct_port_count_as_right() -> None:
     cases = {one.name: one for one in all_cases()}
 
     results = [*run(cases["gru: bmm"]), *run(cases["gru: softmax over the batch"])]
@@ -31,7 +31,7 @@ def test_a_bug_that_is_named_and_a_port_that_is_correct_are_right() -> None:
     assert "| float32 | 1 of 1 | 1 of 1 |" in markdown(results)
 
 
-def test_it_prints_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_divergence_benchmark_prints_its_scores(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "gru: port"]) == 0
 
     assert "| float32 | 0 of 0 | 1 of 1 |" in capsys.readouterr().out

@@ -27,7 +27,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_an_example_prints_what_it_says(
+def test_a_docstring_example_prints_its_output(
     example: doctest.DocTest,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -41,12 +41,12 @@ def test_an_example_prints_what_it_says(
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_a_public_verb_has_an_example(verb: str) -> None:
+def test_a_public_function_has_an_example(verb: str) -> None:
     assert ">>> " in (getattr(tg, verb).__doc__ or "")
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_a_public_verb_explains_each_parameter_and_its_result(verb: str) -> None:
+def test_a_public_function_documents_parameters_and_result(verb: str) -> None:
     function = getattr(tg, verb)
     text = inspect.getdoc(function) or ""
     arguments = text.partition("Args:")[2].partition("\n\n")[0]

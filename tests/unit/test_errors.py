@@ -23,7 +23,7 @@ LINE = inspect.getsourcelines(Log.forward)[1] + 1
 
 
 @pytest.mark.parametrize("cheap", [False, True])
-def test_the_warning_of_a_guard_points_to_the_user_s_code(cheap: bool) -> None:
+def test_the_warning_of_a_guard_points_to_user_code(cheap: bool) -> None:
     model = nn.Sequential(Log())
 
     with (
@@ -53,7 +53,7 @@ def test_a_warning_at_the_end_of_a_block_points_to_that_block() -> None:
     assert told[0].filename == __file__
 
 
-def test_a_warning_of_a_thread_without_the_user_s_code_is_told_all_the_same() -> None:
+def test_a_warning_from_a_thread_without_user_code_is_shown() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         thread = threading.Thread(target=warn, args=("it is full",))

@@ -18,7 +18,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def test_a_forward_leaves_three_records() -> None:
+def test_a_forward_stores_statistics_trace_and_measures() -> None:
     reader = make_source(net(), (torch.ones(3, 4),)).reader
 
     assert reader.document(Statistics) is not None
@@ -26,7 +26,7 @@ def test_a_forward_leaves_three_records() -> None:
     assert reader.document(Measures) is not None
 
 
-def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
+def test_forward_arguments_may_share_names_with_options() -> None:
     x = torch.ones(2)
 
     reader = make_source(
@@ -38,7 +38,7 @@ def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     assert measured.rows[0].total_forward_flops is not None
 
 
-def test_a_model_that_is_too_large_to_be_checked_unasked_is_checked_on_demand(
+def test_a_very_large_model_is_checked_only_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("torchglass.views.tui.run_follower._CHECKED_BYTES", 8)

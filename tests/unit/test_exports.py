@@ -20,7 +20,7 @@ def test_the_public_names_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("name", torchglass.__all__)
-def test_a_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert hasattr(torchglass, name)
     assert name in dir(torchglass)
 
@@ -37,7 +37,7 @@ def test_type_checkers_see_the_same_names_in_the_same_places() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_says_in_one_sentence_what_it_is(name: str) -> None:
+def test_a_public_name_has_a_one_sentence_summary(name: str) -> None:
     documentation = inspect.getdoc(getattr(torchglass, name)) or ""
     first_line = documentation.partition("\n")[0]
 
@@ -45,7 +45,7 @@ def test_a_public_name_says_in_one_sentence_what_it_is(name: str) -> None:
     assert len(first_line) > len(name)
 
 
-def test_a_star_import_replaces_no_builtin() -> None:
+def test_a_star_import_does_not_shadow_builtins() -> None:
     imported: dict[str, object] = {}
     exec("from torchglass import *", imported)
 

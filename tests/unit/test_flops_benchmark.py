@@ -14,5 +14,5 @@ def test_every_contender_is_measured() -> None:
     assert all(len(samples) == 1 for samples in found.values())
 
 
-def test_the_goals_are_those_of_the_issue() -> None:
+def test_the_goals_match_the_specification() -> None:
     assert [case.goal for case in flops.TOPIC.cases] == [1.10, 1.15, None]

@@ -16,7 +16,7 @@ def _nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "ps1", raising=False)
 
 
-def test_a_program_that_imports_ipykernel_is_not_a_notebook(
+def test_importing_ipykernel_does_not_make_a_notebook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))

@@ -26,7 +26,7 @@ def loaded_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", HEAVY)
-def test_importing_torchglass_brings_in_nothing_heavy(module: str, bare_import: set[str]) -> None:
+def test_importing_torchglass_imports_no_heavy_package(module: str, bare_import: set[str]) -> None:
     assert module not in bare_import
 
 
@@ -38,7 +38,7 @@ def bare_import() -> set[str]:
     return loaded
 
 
-def test_help_does_not_wait_for_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     loaded = loaded_after("from torchglass.cli import main\nassert main(['--help']) == 0")
 
     assert "torchglass.cli" in loaded
@@ -46,14 +46,14 @@ def test_help_does_not_wait_for_torch() -> None:
     assert loaded.isdisjoint({"torchglass.api", "torchglass.capture", "torchglass.store"})
 
 
-def test_a_first_summary_does_not_wait_for_what_reads_runs() -> None:
+def test_a_summary_does_not_import_the_run_store() -> None:
     loaded = loaded_after("import torch, torchglass as tg\nprint(tg.summary(torch.nn.ReLU()))")
 
     assert "torchglass.capture.model.structure" in loaded
     assert loaded.isdisjoint({"sqlite3", "torchglass.store", "torchglass.results.run"})
 
 
-def test_the_public_names_do_not_wait_for_torch() -> None:
+def test_accessing_the_public_names_does_not_import_torch() -> None:
     loaded = loaded_after("import torchglass as tg\nfor name in tg.__all__: getattr(tg, name)")
 
     assert "torchglass.classic" in loaded
@@ -63,7 +63,7 @@ def test_the_public_names_do_not_wait_for_torch() -> None:
 @pytest.mark.parametrize(
     "verb", [pytest.param("guard(model)", marks=pytest.mark.slow), "watch(model, save=':memory:')"]
 )
-def test_a_verb_works_as_the_first_one_of_a_process(verb: str) -> None:
+def test_every_function_works_as_the_first_call_of_a_process(verb: str) -> None:
     loaded_after(f"""
 import warnings, torch, torchglass as tg
 model = torch.nn.Linear(2, 2)
@@ -73,7 +73,7 @@ assert not told, told[0]
 """)
 
 
-def test_what_a_function_of_ours_imports_exists() -> None:
+def test_local_imports_name_existing_modules() -> None:
     """An import inside a function fails only when it runs, and mypy finds an installed copy."""
     package = Path(torchglass.__file__).parent
     files = {path: path.relative_to(package.parent) for path in package.rglob("*.py")}
@@ -125,7 +125,7 @@ def _imported_from(module: str, name: str) -> str:
     ],
     ids=lambda file: f"{file.parent.name}/{file.name}",
 )
-def test_a_test_of_a_feature_goes_through_the_public_api(file: Path) -> None:
+def test_feature_tests_use_only_the_public_api(file: Path) -> None:
     imported = names_imported(file.read_text("utf-8"))
 
     assert {name for name in imported if name.startswith("torchglass")} <= PUBLIC_MODULES

@@ -30,7 +30,7 @@ def test_every_contender_is_measured(
     assert all(len(samples) == 1 for samples in found.values())
 
 
-def test_every_row_has_a_name_of_its_own() -> None:
+def test_every_row_has_a_unique_name() -> None:
     names = [case.name for case in timing.TOPIC.cases]
 
     assert len(set(names)) == len(names) == 9

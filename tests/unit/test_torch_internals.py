@@ -71,7 +71,7 @@ def _private_parts(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def test_only_torch_internals_uses_private_parts_of_torch() -> None:
+def test_only_torch_internals_uses_private_torch_apis() -> None:
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
     found = {str(file.relative_to(ROOT)): [*_private_parts(tree)] for file, tree in trees.items()}
     assert {file: parts for file, parts in found.items() if parts} == {}
@@ -93,7 +93,7 @@ def test_the_check_finds_private_parts(code: str) -> None:
     assert list(_private_parts(ast.parse(code)))
 
 
-def test_hooks_on_saved_tensors_are_noticed() -> None:
+def test_saved_tensor_hooks_are_detected() -> None:
     seen = []
     x = torch.ones(2, requires_grad=True)
 
@@ -109,8 +109,8 @@ def test_hooks_on_saved_tensors_are_noticed() -> None:
     assert [*seen, has_saved_tensor_hooks()] == [True, True, False, False]
 
 
-def test_hooks_on_saved_tensors_are_noticed_where_torch_does_not_show_them(
+def test_saved_tensor_hooks_are_detected_without_torchs_private_api(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks", raising=False)
-    test_hooks_on_saved_tensors_are_noticed()
+    test_saved_tensor_hooks_are_detected()

@@ -48,14 +48,14 @@ def names_in(page: Path) -> list[str]:
     return [run["run"]["run"]["name"] for run in runs_in(page)]
 
 
-def test_a_model_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_model_is_shown_without_running_it(tmp_path: Path) -> None:
     (run,) = runs_in(view(model(), save=tmp_path / "page.html"))
 
     assert len(run["model"]["model"]["modules"]) == 3
     assert run["graph"]["graph"] is None
 
 
-def test_a_model_that_is_given_inputs_is_run_and_shows_its_graph(tmp_path: Path) -> None:
+def test_viewing_a_model_with_inputs_runs_it_and_shows_its_graph(tmp_path: Path) -> None:
     (run,) = runs_in(view(model(), torch.ones(1, 2), save=tmp_path / "page.html"))
 
     nodes = run["graph"]["graph"]["nodes"]
@@ -72,7 +72,7 @@ def test_a_trace_is_shown(tmp_path: Path) -> None:
     assert run["graph"]["graph"]["edges"]
 
 
-def test_targets_stand_beside_each_other(tmp_path: Path) -> None:
+def test_several_targets_are_shown_side_by_side(tmp_path: Path) -> None:
     one, other = (run_file(tmp_path / f"{name}.glass") for name in ("one", "other"))
 
     assert names_in(view(one, against=other, save=tmp_path / "page.html")) == ["one", "other"]
@@ -80,7 +80,7 @@ def test_targets_stand_beside_each_other(tmp_path: Path) -> None:
     assert names_in(three) == ["one", "other", "Sequential"]
 
 
-def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
+def test_a_folder_lists_its_runs_latest_first(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "old")):
         path = run_file(tmp_path / f"{name}.glass")
         os.utime(path, (1000 - age, 1000 - age))
@@ -88,7 +88,7 @@ def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
     assert names_in(view(tmp_path, save=tmp_path / "page.html")) == ["new", "old"]
 
 
-def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> None:
+def test_new_runs_in_a_served_folder_are_found_once(tmp_path: Path) -> None:
     run_file(tmp_path / "first.glass")
     folder = ServedFolder(tmp_path)
     for reader in folder.new_readers():
@@ -104,7 +104,7 @@ def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> N
         reader.close()
 
 
-def test_a_folder_without_runs_is_served_and_fills(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_served_and_shows_new_runs(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a run")
     server = view(tmp_path, port=0)
     folder = ServedFolder(tmp_path)
@@ -129,7 +129,7 @@ def test_a_saved_page_of_many_runs_has_the_latest_and_says_so(tmp_path: Path) ->
     assert names_in(page) == [str(number) for number in range(MOST_OPEN + 4, 4, -1)]
 
 
-def test_of_many_runs_few_are_open_and_all_can_be_opened(tmp_path: Path) -> None:
+def test_only_a_few_of_many_runs_are_open_and_all_can_be_opened(tmp_path: Path) -> None:
     for number in range(MOST_OPEN + 5):
         run_file(tmp_path / f"{number}.glass")
     server = view(tmp_path, port=0)
@@ -170,7 +170,7 @@ def test_a_server_shows_its_address_until_it_is_closed() -> None:
     assert repr(server) == "<Server closed>"
 
 
-def test_a_folder_with_a_checkpoint_waits_for_no_runs(tmp_path: Path) -> None:
+def test_a_folder_with_a_checkpoint_does_not_wait_for_runs(tmp_path: Path) -> None:
     torch.save(model().state_dict(), tmp_path / "weights.pt")
 
     server = view(tmp_path, port=0)
@@ -207,7 +207,7 @@ def test_in_a_notebook_the_page_is_shown_below_the_cell() -> None:
     assert page._repr_html_().startswith("<iframe")
 
 
-def test_a_run_is_not_run(tmp_path: Path) -> None:
+def test_a_run_cannot_be_given_inputs(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="only a live model"):
         view(run_file(tmp_path / "run.glass"), torch.ones(1), save=tmp_path / "page.html")
 

@@ -10,21 +10,21 @@ from benchmarks.watching import TOPIC, soak, time_steps
 
 
 @pytest.mark.slow
-def test_steps_are_timed_plain_first_logged_and_not_logged() -> None:
+def test_plain_first_logged_and_unlogged_steps_are_timed() -> None:
     times = time_steps(OURS, MLP.small, rounds=2)
 
     assert list(times) == ["plain", "first", "logged", "unlogged"]
     assert {len(rounds) for rounds in times.values()} == {2}
 
 
-def test_a_soak_tells_how_time_and_memory_grow() -> None:
+def test_a_soak_test_measures_growth_of_time_and_memory() -> None:
     found = soak(OURS, MLP.small, steps=30)
 
     assert list(found) == ["slowdown", "growth", "step"]
 
 
 @pytest.mark.parametrize("log_freq", [1, 10, 100])
-def test_a_cycle_is_a_logged_step_and_others_that_are_not(
+def test_a_cycle_averages_logged_and_unlogged_steps(
     log_freq: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"plain": [2.0], "first": [9.0], "logged": [6.0], "unlogged": [3.0]}

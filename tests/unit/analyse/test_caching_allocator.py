@@ -20,7 +20,7 @@ def test_small_blocks_share_a_segment_of_two_megabytes() -> None:
     assert allocator.reserved.reserved_bytes == 4 * _MB
 
 
-def test_medium_blocks_take_segments_of_twenty_megabytes_and_large_ones_their_own() -> None:
+def test_medium_blocks_take_twenty_megabyte_segments_and_large_blocks_their_own() -> None:
     allocator = CachingAllocator()
     allocator.allocate(3 * _MB)
     assert allocator.reserved.reserved_bytes == 20 * _MB
@@ -30,7 +30,7 @@ def test_medium_blocks_take_segments_of_twenty_megabytes_and_large_ones_their_ow
     assert allocator.reserved.reserved_bytes == 32 * _MB
 
 
-def test_free_neighbors_are_joined_and_the_best_fit_is_taken() -> None:
+def test_free_neighbors_are_merged_and_the_best_fit_is_used() -> None:
     allocator = CachingAllocator()
     pieces = [allocator.allocate(4 * _MB) for _ in range(5)]
     assert allocator.reserved.reserved_bytes == 20 * _MB
@@ -50,7 +50,7 @@ def test_a_fragmented_segment_cannot_take_a_large_block() -> None:
     assert allocator.reserved.reserved_bytes == 40 * _MB
 
 
-def test_free_segments_go_back_before_memory_runs_out() -> None:
+def test_free_segments_are_released_before_out_of_memory() -> None:
     allocator = CachingAllocator(limit=40 * _MB)
     allocator.free(allocator.allocate(30 * _MB))
     allocator.allocate(32 * _MB)

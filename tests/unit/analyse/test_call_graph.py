@@ -62,7 +62,7 @@ def edges(graph: Graph) -> set[tuple[str, str]]:
     return {(name(edge.source), name(edge.target)) for edge in graph.edges}
 
 
-def test_data_flows_between_calls_through_the_ops_that_are_left_out() -> None:
+def test_data_flows_between_calls_through_omitted_ops() -> None:
     graph = call_graph(chain())
 
     assert edges(graph) == {
@@ -74,7 +74,7 @@ def test_data_flows_between_calls_through_the_ops_that_are_left_out() -> None:
     }
 
 
-def test_a_call_stands_before_what_is_in_it() -> None:
+def test_a_call_precedes_its_contents() -> None:
     graph = call_graph(chain())
 
     assert [(node.kind, node.path, node.parent) for node in graph.nodes] == [
@@ -104,9 +104,7 @@ def residuals(blocks: int, *, join: str = "add") -> TraceRecord:
 
 @pytest.mark.parametrize("join", ["add", "__mul__", "cat", "lerp"])
 @pytest.mark.parametrize("blocks", [4, 12, 48])
-def test_residual_connections_take_as_many_edges_as_there_are_blocks(
-    blocks: int, join: str
-) -> None:
+def test_residual_connections_need_one_edge_per_block(blocks: int, join: str) -> None:
     graph = call_graph(residuals(blocks, join=join))
 
     assert len(graph.edges) == 3 * blocks + 1
@@ -114,7 +112,7 @@ def test_residual_connections_take_as_many_edges_as_there_are_blocks(
     assert inside == ["call", *["call", "op"] * blocks]
 
 
-def test_an_op_whose_result_nothing_uses_is_left_out() -> None:
+def test_an_op_with_an_unused_result_is_omitted() -> None:
     trace = residuals(2)
     unused = make.op(len(trace.ops), "add", 1, 2, call=0)
 
@@ -123,7 +121,7 @@ def test_an_op_whose_result_nothing_uses_is_left_out() -> None:
     assert graph == call_graph(trace)
 
 
-def test_each_output_of_an_op_goes_its_own_way_inside_a_call() -> None:
+def test_each_output_of_an_op_has_its_own_edges_inside_a_call() -> None:
     halves = [make.value(2, 3, place=str(at), op=1, output=at) for at in range(2)]
     trace = make.trace(
         [
@@ -147,7 +145,7 @@ def test_each_output_of_an_op_goes_its_own_way_inside_a_call() -> None:
     }
 
 
-def test_edges_lead_only_between_nodes_of_one_parent() -> None:
+def test_call_graph_edges_connect_only_nodes_of_the_same_parent() -> None:
     trace = make.trace(
         [
             make.op(0, "x", kind="input"),
@@ -188,7 +186,7 @@ def test_a_module_called_twice_has_two_nodes() -> None:
     assert ("fc:1", "fc:2") in edges(call_graph(trace))
 
 
-def test_what_a_call_takes_past_its_arguments_is_an_edge_too() -> None:
+def test_a_tensor_used_without_being_an_argument_is_an_edge() -> None:
     trace = make.trace(
         [
             make.op(0, "x", kind="input"),
@@ -205,7 +203,7 @@ def test_what_a_call_takes_past_its_arguments_is_an_edge_too() -> None:
     assert ("memory:1", "reader:1") in edges(call_graph(trace))
 
 
-def test_a_module_that_gives_back_its_input_connects_both() -> None:
+def test_a_module_that_returns_its_input_connects_input_and_output() -> None:
     trace = make.trace(
         [make.op(0, "x", kind="input")],
         [
@@ -218,7 +216,7 @@ def test_a_module_that_gives_back_its_input_connects_both() -> None:
     assert ("input 0", "output") in edges(call_graph(trace))
 
 
-def test_an_attached_tensor_is_a_node_on_its_way() -> None:
+def test_an_attached_tensor_is_a_node_on_its_edge() -> None:
     graph = call_graph(chain(), attached={OpId(2): "hidden"})
 
     assert ("a:1", "attached hidden") in edges(graph)
@@ -226,13 +224,13 @@ def test_an_attached_tensor_is_a_node_on_its_way() -> None:
     assert ("a:1", "b:1") not in edges(graph)
 
 
-def test_facts_stand_at_the_calls_of_their_module() -> None:
+def test_facts_are_on_the_calls_of_their_module() -> None:
     graph = call_graph(chain(), facts={"a": {"bias": "True"}})
 
     assert [node.facts for node in graph.nodes if node.path in ("a", "b")] == [{"bias": "True"}, {}]
 
 
-def test_a_union_counts_how_often_each_part_was_seen() -> None:
+def test_a_union_counts_how_often_each_part_occurred() -> None:
     both = call_graph(chain())
     only_a = call_graph(
         make.trace(
@@ -254,7 +252,7 @@ def test_a_union_counts_how_often_each_part_was_seen() -> None:
     assert {edge.count for edge in graph.edges} == {2, 3, 5}
 
 
-def test_a_union_with_itself_is_the_same_graph_seen_twice() -> None:
+def test_a_union_with_itself_is_the_same_graph_counted_twice() -> None:
     graph = call_graph(chain())
 
     twice = union(union(None, graph), graph)
@@ -276,7 +274,5 @@ def test_a_union_with_itself_is_the_same_graph_seen_twice() -> None:
         ("a\nb=[1, 2]", {"0": "a", "b": "[1, 2]"}),
     ],
 )
-def test_what_a_module_says_of_itself_is_split_into_facts(
-    extra: str, facts: dict[str, str]
-) -> None:
+def test_the_extra_repr_of_a_module_is_split_into_facts(extra: str, facts: dict[str, str]) -> None:
     assert facts_of(extra) == facts

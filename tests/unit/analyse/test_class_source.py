@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_class_is_found_with_its_text(file: str) -> None:
+def test_a_class_is_found_with_its_source(file: str) -> None:
     code = read_class(ClassSource(file=file), "net.Net")
 
     assert code is not None
@@ -48,14 +48,14 @@ def test_a_class_is_found_with_its_text(file: str) -> None:
     assert code.forward_line is None
 
 
-def test_a_decorated_forward_is_where_its_def_is(file: str) -> None:
+def test_a_decorated_forward_starts_at_its_def_line(file: str) -> None:
     code = read_class(ClassSource(file=file, forward_line=8), "net.Net.Part")
 
     assert code is not None
     assert (code.line, code.forward_line, code.forward_file) == (7, 9, file)
 
 
-def test_of_two_classes_of_one_name_the_qualified_one_is_found(file: str) -> None:
+def test_classes_with_the_same_name_are_distinguished_by_qualname(file: str) -> None:
     code = read_class(ClassSource(file=file, forward_line=16), "net.build.<locals>.Net")
 
     assert code is not None
@@ -63,7 +63,7 @@ def test_of_two_classes_of_one_name_the_qualified_one_is_found(file: str) -> Non
     assert code.text.startswith("    @final\n    class Net")
 
 
-def test_a_forward_of_another_file_is_looked_up_there(file: str, tmp_path: Path) -> None:
+def test_a_forward_inherited_from_another_file_is_found_there(file: str, tmp_path: Path) -> None:
     other = tmp_path / "base.py"
     other.write_text("class Base:\n    def forward(self): ...\n")
     source = ClassSource(file=file, forward_file=str(other), forward_line=2)
@@ -92,5 +92,5 @@ def test_a_file_without_the_class_says_so(text: str, tmp_path: Path) -> None:
     assert read_class(ClassSource(file=str(path)), "net.Net") is None
 
 
-def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
+def test_a_deleted_file_says_so(tmp_path: Path) -> None:
     assert read_class(ClassSource(file=str(tmp_path / "gone.py")), "net.Net") is None

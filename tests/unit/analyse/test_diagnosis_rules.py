@@ -543,7 +543,7 @@ def kinds(view: TrainingView, kind: str) -> list[str]:
     return [one.kind for one in RULES[kind].check(view)]
 
 
-def test_every_rule_has_a_training_that_it_names_and_one_that_it_does_not() -> None:
+def test_every_rule_has_a_positive_and_a_negative_example() -> None:
     ours = {kind for kind, rule in all_rules().items() if rule.family != "own"}
 
     assert set(PAIRS) == ours
@@ -559,7 +559,7 @@ def test_a_rule_names_its_problem(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(PAIRS))
-def test_a_rule_is_silent_about_what_only_looks_like_its_problem(kind: str) -> None:
+def test_a_rule_has_no_false_positive_on_similar_training(kind: str) -> None:
     assert kind not in kinds(PAIRS[kind].healthy(), kind)
 
 
@@ -637,7 +637,7 @@ def test_a_rounded_value_is_named_as_the_place_where_gradients_are_zero() -> Non
 
 
 @pytest.mark.parametrize(("steps", "severity"), [(30, "info"), (90, "warning")])
-def test_a_loss_that_only_fell_to_chance_is_a_warning_after_many_steps(
+def test_a_loss_stuck_at_chance_level_is_a_warning_after_many_steps(
     steps: int, severity: str
 ) -> None:
     chance = float(np.log(8))

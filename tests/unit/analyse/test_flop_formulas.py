@@ -31,7 +31,7 @@ KERNELS: dict[str, tuple[list[Any], Any, int]] = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_by_its_shapes(name: str) -> None:
+def test_flops_of_a_kernel_follow_from_its_shapes(name: str) -> None:
     arguments, made, expected = KERNELS[name]
     formula = formula_of(name)
 
@@ -39,7 +39,7 @@ def test_a_kernel_by_its_shapes(name: str) -> None:
     assert formula(*arguments, out_shape=made) == expected
 
 
-def test_an_op_has_its_formula_however_its_name_is_written() -> None:
+def test_a_formula_is_found_for_any_spelling_of_an_op() -> None:
     assert formula_of("_int_mm") is formula_of("intmm") is not None
     assert formula_of("__matmul__") is formula_of("matmul") is not None
     assert formula_of("mul") is None
@@ -52,7 +52,7 @@ def test_an_op_has_its_formula_however_its_name_is_written() -> None:
         *("_to_copy", "embedding_dense_backward", "_foreach_add_", "_fused_adamw_", "cumsum"),
     ],
 )
-def test_ops_without_products_are_known(name: str) -> None:
+def test_ops_without_products_have_zero_flops(name: str) -> None:
     assert is_free(name)
 
 
@@ -63,5 +63,5 @@ def test_ops_without_products_are_known(name: str) -> None:
         *("_efficient_attention_forward", "affine_grid_generator", "an_op_of_tomorrow"),
     ],
 )
-def test_no_op_is_free_that_is_not_known_to_be(name: str) -> None:
+def test_an_unknown_op_is_not_assumed_to_be_free(name: str) -> None:
     assert not is_free(name)

@@ -15,14 +15,14 @@ def _collector_on() -> Iterator[None]:
     gc.enable()
 
 
-def test_the_collector_rests_in_the_block_and_goes_on_after_it() -> None:
+def test_gc_is_disabled_in_the_block_and_enabled_after() -> None:
     with collector_paused():
         assert not gc.isenabled()
 
     assert gc.isenabled()
 
 
-def test_a_collector_that_was_off_stays_off() -> None:
+def test_gc_that_was_disabled_stays_disabled() -> None:
     gc.disable()
 
     with collector_paused():
@@ -31,7 +31,7 @@ def test_a_collector_that_was_off_stays_off() -> None:
     assert not gc.isenabled()
 
 
-def test_it_goes_on_after_an_error() -> None:
+def test_gc_is_enabled_again_after_an_error() -> None:
     with pytest.raises(ValueError, match="ours"), collector_paused():
         raise ValueError("ours")
 

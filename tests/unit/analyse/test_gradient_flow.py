@@ -26,7 +26,7 @@ def points(of: Series, *rows: dict[str, float]) -> Points:
     return Points(series=of, steps=np.arange(len(rows), dtype=np.int64), values=values)
 
 
-def test_layers_stand_in_the_order_of_the_model() -> None:
+def test_layers_are_in_model_order() -> None:
     found = layers(
         MODEL,
         [
@@ -42,11 +42,11 @@ def test_layers_stand_in_the_order_of_the_model() -> None:
     assert [one.name for one in found[0].updates] == ["weight.update"]
 
 
-def test_gradients_of_what_is_no_parameter_are_left_out() -> None:
+def test_gradients_of_non_parameters_are_excluded() -> None:
     assert layers(MODEL, [series("b", "output.grad"), series("gone", "weight.grad")]) == []
 
 
-def test_the_norm_of_a_layer_is_that_of_all_its_numbers() -> None:
+def test_the_gradient_norm_of_a_layer_covers_all_its_values() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.normal(3.0, 2.0, 12), rng.normal(-1.0, 0.5, 5)
     (layer,) = layers(MODEL, [series("b", "weight.grad", id=0), series("b", "bias.grad", id=1)])
@@ -71,13 +71,13 @@ def test_a_gradient_with_a_nan_has_no_norm() -> None:
     assert norms.tolist() == [1.0, pytest.approx(float("nan"), nan_ok=True)]
 
 
-def test_a_scalar_gradient_is_its_norm() -> None:
+def test_the_norm_of_a_scalar_gradient_is_its_absolute_value() -> None:
     (layer,) = layers(MODEL, [series("a", "weight.grad", "scalar")])
 
     assert gradient_norms(layer, lambda one: points(one, {"value": 3.0})).tolist() == [3.0]
 
 
-def test_the_largest_update_of_a_layer_counts() -> None:
+def test_the_update_of_a_layer_is_its_largest() -> None:
     (layer,) = layers(
         MODEL,
         [series("b", "weight.update", "scalar", 0), series("b", "bias.update", "scalar", 1)],
@@ -91,7 +91,7 @@ def test_the_largest_update_of_a_layer_counts() -> None:
     assert ratios.tolist() == [0.5, 0.3]
 
 
-def test_nothing_read_yet_is_nothing() -> None:
+def test_series_that_were_not_read_give_no_values() -> None:
     (layer,) = layers(MODEL, [series("a", "weight.grad")])
 
     assert len(gradient_norms(layer, lambda _: None)) == 0

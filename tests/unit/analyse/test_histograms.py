@@ -55,7 +55,7 @@ some_histograms = st.lists(st.builds(histogram_of, some_numbers, st.integers(-3,
 
 
 @given(some_numbers, st.integers(-3, 6), st.integers(0, 12))
-def test_halving_bins_is_as_if_the_numbers_had_been_counted_in_wide_ones(
+def test_halving_bins_equals_counting_in_wider_bins(
     values: list[float], exponent: int, halvings: int
 ) -> None:
     expected = histogram_of(values, exponent + halvings)
@@ -66,7 +66,7 @@ def test_halving_bins_is_as_if_the_numbers_had_been_counted_in_wide_ones(
 
 
 @given(st.lists(some_numbers, min_size=1, max_size=4), st.integers(-3, 6))
-def test_merging_is_as_if_all_numbers_had_been_counted_at_once(
+def test_merging_equals_counting_all_values_at_once(
     parts: list[list[float]], exponent: int
 ) -> None:
     together = merged([histogram_of(part, exponent) for part in parts], most_bins=10**6)
@@ -96,11 +96,11 @@ def test_the_order_of_merging_does_not_matter(parts: list[Histogram], split: int
 
 
 @given(some_histograms)
-def test_no_number_is_lost_in_merging(parts: list[Histogram]) -> None:
+def test_no_value_is_lost_in_merging(parts: list[Histogram]) -> None:
     assert sum(merged(parts).counts) == sum(sum(part.counts) for part in parts)
 
 
-def test_two_far_apart_share_a_grid_that_still_has_few_bins() -> None:
+def test_distant_histograms_merge_into_a_grid_with_few_bins() -> None:
     near, far = histogram_of([0.0, 0.5], -10), histogram_of([1e30], -10 + 90)
 
     together = merged([near, far], most_bins=64)
@@ -109,7 +109,7 @@ def test_two_far_apart_share_a_grid_that_still_has_few_bins() -> None:
     assert sum(together.counts) == 3
 
 
-def test_nothing_merged_is_an_empty_histogram() -> None:
+def test_merging_no_histograms_gives_an_empty_one() -> None:
     nothing = merged([])
 
     assert nothing.counts == ()
@@ -130,13 +130,13 @@ def test_histograms_of_several_steps_are_rows_of_one_matrix() -> None:
     assert on_grid(steps, grid).tolist() == [[0, 3, 0, 1], [0, 0, 0, 0], [1, 0, 1, 0]]
 
 
-def test_a_finer_grid_than_that_of_the_counts_is_refused() -> None:
+def test_rebinning_to_a_finer_grid_is_refused() -> None:
     with pytest.raises(ValueError, match="do not fit into"):
         on_grid([histogram_of([0, 1], 3)], DyadicGrid(exponent=0, first=0, length=8))
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=200), st.floats(0, 1))
-def test_a_quantile_is_right_to_the_width_of_a_bin(values: list[float], fraction: float) -> None:
+def test_a_quantile_is_exact_to_one_bin_width(values: list[float], fraction: float) -> None:
     histogram = histogram_of(values, -2)
 
     (found,) = quantiles(histogram, [fraction])
@@ -147,11 +147,11 @@ def test_a_quantile_is_right_to_the_width_of_a_bin(values: list[float], fraction
     assert histogram.stats.min <= found <= histogram.stats.max
 
 
-def test_without_numbers_there_is_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert np.isnan(quantiles(histogram_of([math.nan], 0), [0.5])).all()
 
 
-def test_outliers_do_not_widen_what_is_shown_and_are_still_there() -> None:
+def test_outliers_do_not_widen_the_display_and_are_kept() -> None:
     values = [*np.linspace(-1, 1, 998).tolist(), 900.0, -900.0]
     wild = histogram_of(values, -5)
 
@@ -164,7 +164,7 @@ def test_outliers_do_not_widen_what_is_shown_and_are_still_there() -> None:
     assert display_grid([wild], bins=40).edges[-1] > 900
 
 
-def test_a_wild_step_makes_the_others_no_coarser() -> None:
+def test_an_outlier_step_does_not_coarsen_the_others() -> None:
     calm = [histogram_of(np.linspace(-1, 0.99, 1_000).tolist(), -5) for _ in range(50)]
     wild = histogram_of(np.linspace(-1e6, 1e6, 1_000).tolist(), 15)
 
@@ -174,7 +174,7 @@ def test_a_wild_step_makes_the_others_no_coarser() -> None:
     assert rebinned(calm[0], shown.edges).tolist() == list(calm[0].counts)
 
 
-def test_nothing_is_shown_of_nothing() -> None:
+def test_an_empty_histogram_has_an_empty_display() -> None:
     assert display_grid([histogram_of([], 0)], bins=10).length == 0
     assert rebinned(histogram_of([], 0), np.array([0.0, 1.0])).tolist() == [0]
 

@@ -15,7 +15,7 @@ def found() -> Latency:
     return latency(timing())
 
 
-def test_the_numbers_are_those_of_the_fastest_run_and_add_up(found: Latency) -> None:
+def test_times_are_from_the_fastest_run_and_add_up(found: Latency) -> None:
     every = [*found.modules.values(), found.unattributed]
 
     assert found.root.total_ns == 300
@@ -25,7 +25,7 @@ def test_the_numbers_are_those_of_the_fastest_run_and_add_up(found: Latency) -> 
     assert found.loss_ns == 10
 
 
-def test_median_and_spread_speak_of_all_runs(found: Latency) -> None:
+def test_median_and_spread_cover_all_runs(found: Latency) -> None:
     forward = found.modules["fc"].forward
 
     assert forward is not None
@@ -54,7 +54,7 @@ def test_ops_are_sorted_slowest_first(found: Latency) -> None:
     ]
 
 
-def test_a_module_that_only_some_runs_reached_cost_nothing_in_the_others() -> None:
+def test_a_module_that_did_not_run_costs_nothing_in_that_run() -> None:
     every = timing([1, 1])
     without = attribute_time([span for span in run() if span.name != "act"][:4])
     found = latency(dataclasses.replace(every, runs=(without, every.runs[1]), published=0))
@@ -64,7 +64,7 @@ def test_a_module_that_only_some_runs_reached_cost_nothing_in_the_others() -> No
     assert [cost.total_ns for cost in act.runs] == [0, 30]
 
 
-def test_a_busy_machine_is_noticed_on_the_host_alone() -> None:
+def test_a_busy_machine_is_detected_only_for_host_times() -> None:
     slow = attribute_time(run(10, cpu=4))
 
     busy = latency(timing(runs=(slow,), published=0))
@@ -75,6 +75,6 @@ def test_a_busy_machine_is_noticed_on_the_host_alone() -> None:
     assert latency(timing()).busy is None
 
 
-def test_what_measuring_costs_is_told_in_cpu_time() -> None:
+def test_measuring_overhead_is_in_cpu_time() -> None:
     assert latency(timing(plain_cpu_ns=(250, 200))).overhead == 1.5
     assert latency(timing()).overhead is None

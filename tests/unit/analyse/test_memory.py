@@ -75,7 +75,7 @@ class Writing:
         )
 
 
-def test_the_peak_is_the_first_moment_of_the_most_and_names_all_that_are_there() -> None:
+def test_the_peak_is_the_first_maximum_and_names_all_live_blocks() -> None:
     step = Writing()
     step.there(100, "parameter", "a")
     first = step.taken(40, path="a.inner", op="mm")
@@ -92,7 +92,7 @@ def test_the_peak_is_the_first_moment_of_the_most_and_names_all_that_are_there()
     assert held == [("a", "parameter", "", 100), ("b", "temporary", "relu", 50)]
 
 
-def test_a_step_that_takes_nothing_has_its_peak_before_it() -> None:
+def test_a_step_without_allocations_peaks_at_its_start() -> None:
     step = Writing()
     step.there(100, "parameter", "a")
 
@@ -103,7 +103,7 @@ def test_a_step_that_takes_nothing_has_its_peak_before_it() -> None:
     assert [one.bytes for one in report.peak_holders] == [100]
 
 
-def test_a_module_has_what_is_below_it_and_the_root_has_all() -> None:
+def test_a_module_total_includes_descendants_and_the_root_has_everything() -> None:
     step = Writing()
     step.there(10, "parameter", "a")
     step.there(20, "parameter", "a.inner")
@@ -120,7 +120,7 @@ def test_a_module_has_what_is_below_it_and_the_root_has_all() -> None:
     assert report.root.total.peak_bytes == report.peak_bytes == 42
 
 
-def test_who_keeps_an_activation_first_is_charged_for_it_once() -> None:
+def test_an_activation_is_charged_once_to_the_first_module_that_saves_it() -> None:
     step = Writing()
     savers = Saver(node="ReluBackward0", path="b"), Saver(node="MulBackward0", path="a")
     step.taken(8, "activation", "a", saved_by=savers)
@@ -132,7 +132,7 @@ def test_who_keeps_an_activation_first_is_charged_for_it_once() -> None:
     assert report.root.total.saved_bytes == 8
 
 
-def test_temporaries_of_different_times_are_not_added_up() -> None:
+def test_temporaries_that_are_not_live_together_are_not_summed() -> None:
     step = Writing()
     first = step.taken(30, path="a")
     step.freed(first)
@@ -148,7 +148,7 @@ def test_temporaries_of_different_times_are_not_added_up() -> None:
     assert report.modules["a.inner"].own.temporary_peak_bytes == 20
 
 
-def test_an_op_tells_all_that_it_took_and_the_most_at_one_time() -> None:
+def test_an_op_reports_total_and_maximum_allocated_bytes() -> None:
     step = Writing()
     for _ in range(3):
         step.freed(step.taken(10, path="a", op="relu"))
@@ -162,7 +162,7 @@ def test_an_op_tells_all_that_it_took_and_the_most_at_one_time() -> None:
     assert (gradient.phase, gradient.gradient_bytes) == ("backward", 4)
 
 
-def test_each_device_has_a_report_of_its_own() -> None:
+def test_each_device_has_its_own_report() -> None:
     step = Writing()
     step.there(10, "input", device="cpu")
     step.there(90, "parameter", "a", device="cuda:0")
@@ -177,7 +177,7 @@ def test_each_device_has_a_report_of_its_own() -> None:
     assert step.report("cpu").peak_bytes == 10
 
 
-def test_the_timeline_adds_up_change_by_change() -> None:
+def test_the_timeline_is_the_running_sum_of_changes() -> None:
     step = Writing()
     step.there(10, "parameter", "a")
     block = step.taken(5, path="b", op="exp")

@@ -32,14 +32,14 @@ def test_a_model_does_not_differ_from_itself() -> None:
     assert verdicts(compare(same, same)) == {}
 
 
-def test_what_only_one_of_them_has_is_added_or_removed() -> None:
+def test_modules_in_only_one_model_are_added_or_removed() -> None:
     before = model(a=linear(2, 3), old=linear(2, 2))
     after = model(a=linear(2, 3), new=linear(2, 7))
 
     assert verdicts(compare(before, after)) == {"new": "added", "old": "removed"}
 
 
-def test_both_stand_in_one_tree_at_their_places() -> None:
+def test_both_models_are_merged_in_one_tree() -> None:
     inner = {"children": {"x": linear(1), "y": linear(1)}}
     before = model(a=inner, b={"children": {"z": linear(2)}})
     after = model(a={"children": {"x": linear(1), "w": linear(5)}})
@@ -56,7 +56,7 @@ def test_both_stand_in_one_tree_at_their_places() -> None:
     )
 
 
-def test_a_shape_or_a_dtype_that_changed_is_told_with_both() -> None:
+def test_a_changed_shape_or_dtype_shows_old_and_new() -> None:
     (change,) = compare(model(a=linear(2, 3)), model(a=linear(2, 4))).changes.values()
 
     assert change.slots == (
@@ -64,7 +64,7 @@ def test_a_shape_or_a_dtype_that_changed_is_told_with_both() -> None:
     )
 
 
-def test_a_move_to_another_device_is_no_change() -> None:
+def test_a_different_device_is_not_a_change() -> None:
     before = model(a=linear(2, 3))
     on_gpu = [
         replace(
@@ -79,7 +79,7 @@ def test_a_move_to_another_device_is_no_change() -> None:
     assert verdicts(compare(before, replace(before, modules=tuple(on_gpu)))) == {}
 
 
-def test_values_that_moved_are_a_change_by_their_distance() -> None:
+def test_changed_values_are_a_change_with_their_distance() -> None:
     same = model(a=linear(2, 3), b=linear(2, 3))
 
     found = compare(same, same, {"a.weight": 0.25, "b.weight": 0.0})
@@ -88,7 +88,7 @@ def test_values_that_moved_are_a_change_by_their_distance() -> None:
     assert found.changes["a"].distance == 0.25
 
 
-def test_another_class_or_setting_is_a_change() -> None:
+def test_a_different_class_or_setting_is_a_change() -> None:
     before = model(a={"class": LINEAR, "extra": "2, 3"}, b={"class": LINEAR})
     after = model(a={"class": LINEAR, "extra": "2, 4"}, b={"class": "torch.nn.ReLU"})
 
@@ -98,7 +98,7 @@ def test_another_class_or_setting_is_a_change() -> None:
     assert changes["b"].class_before == LINEAR
 
 
-def test_a_closed_branch_knows_how_many_changes_are_inside() -> None:
+def test_a_collapsed_branch_counts_the_changes_inside() -> None:
     before = model(a={"children": {"b": {"children": {"c": linear(1), "d": linear(1)}}}})
     after = model(a={"children": {"b": {"children": {"c": linear(2), "d": linear(3)}}}})
 
@@ -106,7 +106,7 @@ def test_a_closed_branch_knows_how_many_changes_are_inside() -> None:
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_tensors_of_the_two_models_are_never_taken_for_one(side: str) -> None:
+def test_tensors_of_two_models_are_never_tied(side: str) -> None:
     full, bare = model(a=linear(2, 3)), model(b=linear(4, 5))
     before, after = (full, bare) if side == "before" else (bare, full)
 
@@ -122,7 +122,7 @@ def sides(comparison: ModelDiff) -> list[tuple[int, str | None, str | None]]:
     return [(row.depth, path(row.before), path(row.after)) for row in comparison.side_by_side]
 
 
-def test_two_trees_side_by_side_have_each_module_once_beside_its_counterpart() -> None:
+def test_in_a_merged_tree_each_module_is_next_to_its_counterpart() -> None:
     before = model(a=linear(2, 3), gone={"children": {"x": linear(7)}}, b=linear(4, 4))
     after = model(new=linear(5, 5), a=linear(2, 3), renamed=linear(4, 4))
 
@@ -140,7 +140,7 @@ def test_two_trees_side_by_side_have_each_module_once_beside_its_counterpart() -
     assert verdicts == [None, "added", None, "removed", "removed", "changed"]
 
 
-def test_a_removed_module_keeps_its_row_if_another_took_its_path() -> None:
+def test_a_removed_module_keeps_its_row_if_its_path_was_reused() -> None:
     before, after = model(a=linear(2, 3)), model(a=linear(9, 9))
 
     found = compare(before, after, pairs={"": ""})

@@ -47,7 +47,7 @@ def line_with(text: str) -> int:
     return next(number for number, line in enumerate(source, 1) if text in line)
 
 
-def test_a_part_of_a_sequence_has_the_line_of_its_argument() -> None:
+def test_a_module_in_a_sequential_has_the_line_of_its_argument() -> None:
     found = module_lines(read_model(Net()), "blocks.1.mlp.1")
 
     assert found.created is not None
@@ -56,7 +56,7 @@ def test_a_part_of_a_sequence_has_the_line_of_its_argument() -> None:
     assert [one.line for one in found.used] == [line_with("# the call of mlp")]
 
 
-def test_parts_made_in_a_loop_have_the_line_of_the_list() -> None:
+def test_modules_created_in_a_loop_have_the_line_of_their_list() -> None:
     found = module_lines(read_model(Net()), "blocks.1")
 
     assert found.created is not None
@@ -64,7 +64,7 @@ def test_parts_made_in_a_loop_have_the_line_of_the_list() -> None:
     assert [one.line for one in found.used] == [line_with("# the loop")]
 
 
-def test_a_module_that_is_never_called_has_the_lines_of_those_beside_it() -> None:
+def test_an_uncalled_module_has_the_lines_of_its_siblings() -> None:
     found = module_lines(read_model(Net()), "unused")
 
     assert found.created is not None
@@ -89,7 +89,7 @@ def test_lines_are_found_in_a_class_and_its_base_class() -> None:
     assert [one.line for one in found.used] == [line_with("# used here")]
 
 
-def test_a_model_of_torch_classes_has_no_lines_of_the_user() -> None:
+def test_a_model_of_torch_classes_has_no_user_lines() -> None:
     found = module_lines(read_model(nn.Sequential(nn.ReLU())), "0")
 
     assert found.created is None

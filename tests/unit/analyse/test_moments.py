@@ -15,7 +15,7 @@ some_numbers = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.i
 
 
 @given(st.lists(some_numbers, max_size=5))
-def test_parts_joined_are_as_the_whole(parts: list[list[float]]) -> None:
+def test_merged_moments_equal_those_of_the_whole(parts: list[list[float]]) -> None:
     together = joined(stats_of(np.array(part, np.float64)) for part in parts)
 
     whole = stats_of(np.array([value for part in parts for value in part], np.float64))
@@ -26,7 +26,7 @@ def test_parts_joined_are_as_the_whole(parts: list[list[float]]) -> None:
         )
 
 
-def test_a_small_spread_far_from_zero_is_not_lost() -> None:
+def test_a_small_standard_deviation_far_from_zero_is_kept() -> None:
     values = np.array([1e8, 1e8 + 1, 1e8 + 2])
 
     together = joined([stats_of(values), stats_of(values)])
@@ -34,7 +34,7 @@ def test_a_small_spread_far_from_zero_is_not_lost() -> None:
     assert together.std == pytest.approx(np.concatenate([values, values]).std(ddof=1))
 
 
-def test_numbers_at_the_end_of_what_a_float_can_say_join_without_an_error() -> None:
+def test_moments_near_the_float_maximum_merge_without_an_error() -> None:
     huge = Stats(count=2, min=-1.7e308, max=1.7e308, mean=1e308, std=1.7e308)
 
     assert joined([huge, huge]).mean == 1e308

@@ -68,13 +68,13 @@ def finding(op: str, kind: str, *tensors: Evidence, back: bool = False) -> Findi
     ],
     ids=lambda value: getattr(value, "op", None),
 )
-def test_a_reason_is_told_where_the_ranges_show_one(found: Finding, why: str) -> None:
+def test_a_cause_is_given_if_the_value_ranges_show_one(found: Finding, why: str) -> None:
     assert why in cause(found)
     assert bool(cause_remedy(found)) == bool(why)
     assert bool(cause(found)) == bool(why)
 
 
-def test_a_finding_comes_back_from_plain_data() -> None:
+def test_a_finding_round_trips_through_plain_data() -> None:
     found = finding("sqrt", "nan", seen("input", -2, 1))
 
     assert from_json_data(Finding, to_json_data(found)) == found

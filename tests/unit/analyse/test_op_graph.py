@@ -105,7 +105,7 @@ def shifted(op: OpRecord) -> OpRecord:
     return replace(op, id=OpId(op.id + 1), site=op.site + 1, operands=operands)
 
 
-def test_ops_are_nodes_and_what_flows_between_them_are_edges() -> None:
+def test_ops_are_nodes_and_tensors_are_edges() -> None:
     graph = fold(make.trace(chain("linear", "relu")))
 
     assert names(graph) == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
@@ -118,7 +118,7 @@ def test_ops_are_nodes_and_what_flows_between_them_are_edges() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"fold_repeats": False}, {"depth": 1}])
-def test_every_name_in_a_picture_is_a_key_of_the_trace(options: dict[str, Any]) -> None:
+def test_every_node_name_is_a_key_of_the_trace(options: dict[str, Any]) -> None:
     trace = blocks(4)
     made_by = {call.id: OpId(3 * (call.id - 1) // 2 + 3) for call in trace.calls if call.id}
     calls = [
@@ -133,7 +133,7 @@ def test_every_name_in_a_picture_is_a_key_of_the_trace(options: dict[str, Any]) 
         lookup.find(name)
 
 
-def test_an_op_that_is_all_of_a_module_needs_no_box() -> None:
+def test_a_module_with_a_single_op_has_no_box() -> None:
     calls = [make.call(0), make.call(1, "fc", parent=0)]
     ops = chain("linear", call=CallId(1))
 
@@ -144,7 +144,7 @@ def test_an_op_that_is_all_of_a_module_needs_no_box() -> None:
     assert node(graph, "linear_1_1").detail.class_name == "Linear"
 
 
-def test_modules_of_several_ops_are_boxes_in_boxes() -> None:
+def test_modules_with_several_ops_are_nested_boxes() -> None:
     graph = fold(blocks(1))
 
     assert [(box.name, name_of(graph, box.parent)) for box in graph.boxes] == [
@@ -184,13 +184,13 @@ def test_views_are_shown_on_demand() -> None:
     assert "view_1_2" in names(graph)
 
 
-def test_views_are_shown_where_there_is_nothing_else() -> None:
+def test_views_are_shown_if_there_are_no_other_ops() -> None:
     graph = fold(make.trace(chain("view", "permute")))
 
     assert names(graph) == ["input_1_0", "view_1_1", "permute_1_2", "output_1_3"]
 
 
-def test_picking_by_a_tensor_is_no_view() -> None:
+def test_indexing_by_a_tensor_is_not_a_view() -> None:
     ops = [
         make.op(0, "x", kind="input"),
         make.op(1, "topk", 0),
@@ -200,7 +200,7 @@ def test_picking_by_a_tensor_is_no_view() -> None:
     assert "getitem_1_2" in names(fold(make.trace(ops)))
 
 
-def test_a_view_of_a_parameter_makes_it_a_parameter_of_the_op_behind() -> None:
+def test_a_viewed_parameter_belongs_to_the_op_after_the_view() -> None:
     ops = [
         make.op(0, "x", kind="input"),
         make.op(1, "t", parameters={"weight": (3, 2)}),
@@ -212,7 +212,7 @@ def test_a_view_of_a_parameter_makes_it_a_parameter_of_the_op_behind() -> None:
     assert list(node(graph, "matmul_1_2").detail.parameters) == ["weight"]
 
 
-def test_a_tensor_that_was_written_through_a_view_comes_from_all_its_makers() -> None:
+def test_a_tensor_written_through_a_view_has_all_writers_as_sources() -> None:
     spec = make.spec(2, 3)
     operand = Operand(place="0", spec=spec, op=OpId(1), writers=(OpId(2), OpId(3)))
     ops = [
@@ -232,7 +232,7 @@ def test_a_tensor_that_was_written_through_a_view_comes_from_all_its_makers() ->
     }
 
 
-def test_arguments_are_named_where_their_order_matters() -> None:
+def test_arguments_are_labeled_if_their_order_matters() -> None:
     ops = [
         make.op(0, "x", kind="input"),
         make.op(1, "sin", 0),
@@ -251,7 +251,7 @@ def test_arguments_are_named_where_their_order_matters() -> None:
     assert edge(graph, "add_1_3", "myop_1_5").arguments == ("input",)
 
 
-def test_the_parts_of_one_tensor_are_one_edge() -> None:
+def test_several_parts_of_one_tensor_are_one_edge() -> None:
     ops = [
         make.op(0, "x", kind="input"),
         make.op(1, "linear", 0),
@@ -280,7 +280,7 @@ def test_the_tensors_of_a_list_are_numbered() -> None:
     assert edge(graph, "sin_1_1", "cat_1_2").arguments == ("tensors[1]",)
 
 
-def test_modules_at_the_depth_are_closed() -> None:
+def test_modules_at_the_depth_limit_are_collapsed() -> None:
     trace = blocks(2)
 
     graph = fold(trace, depth=1)
@@ -293,7 +293,7 @@ def test_modules_at_the_depth_are_closed() -> None:
     assert edges(graph) == {("input_1_0", "h.0"), ("h.0", "h.1"), ("h.1", "output_1_7")}
 
 
-def test_a_depth_of_two_closes_what_is_inside_the_boxes() -> None:
+def test_a_depth_of_two_collapses_modules_inside_the_boxes() -> None:
     graph = fold(blocks(1), depth=2)
 
     assert [box.name for box in graph.boxes] == ["h.0"]
@@ -301,7 +301,7 @@ def test_a_depth_of_two_closes_what_is_inside_the_boxes() -> None:
     assert ("h.0.mlp", "add_1_3") in edges(graph)
 
 
-def test_tensors_between_closed_modules_are_counted() -> None:
+def test_tensors_between_collapsed_modules_are_counted() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0), make.call(2, "b", parent=0)]
     ops = [
         make.op(0, "x", kind="input"),
@@ -324,14 +324,14 @@ def test_a_module_of_one_op_stays_that_op_at_any_depth() -> None:
     assert node(graph, "linear_1_1").kind == "op"
 
 
-def test_rolled_the_passes_of_a_layer_are_one_node() -> None:
+def test_rolled_passes_of_a_layer_are_one_node() -> None:
     graph = fold(recurrent(4), mode="rolled")
 
     assert names(graph) == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
     assert node(graph, "linear_1_1").detail.repetition == Repetition(passes=4)
 
 
-def test_rolled_edges_tell_their_passes_only_where_passes_differ() -> None:
+def test_rolled_edges_name_their_passes_only_if_passes_differ() -> None:
     graph = fold(recurrent(4), mode="rolled")
 
     first = edge(graph, "input_1_0", "linear_1_1")
@@ -344,7 +344,7 @@ def test_rolled_edges_tell_their_passes_only_where_passes_differ() -> None:
     assert (last.out_passes, last.in_passes) == ((4,), ())
 
 
-def test_rolled_a_closed_module_that_feeds_itself_has_an_edge_to_itself() -> None:
+def test_a_rolled_collapsed_module_that_feeds_itself_has_a_self_edge() -> None:
     calls = [make.call(0), *(make.call(n, "cell", parent=0, number=n) for n in (1, 2))]
     ops = [make.op(0, "x", kind="input")]
     for step in (1, 2):
@@ -372,7 +372,7 @@ def test_unrolled_each_pass_is_a_node() -> None:
     ]
 
 
-def test_blocks_that_are_alike_are_drawn_once() -> None:
+def test_identical_blocks_are_drawn_once() -> None:
     graph = fold(blocks(12))
 
     assert graph.boxes[0].name == "h.0"
@@ -387,7 +387,7 @@ def test_blocks_that_are_alike_are_drawn_once() -> None:
     }
 
 
-def test_closed_blocks_that_are_alike_are_one_node() -> None:
+def test_identical_collapsed_blocks_are_one_node() -> None:
     graph = fold(blocks(12), depth=1)
 
     assert names(graph) == ["input_1_0", "h.0", "output_1_37"]
@@ -395,7 +395,7 @@ def test_closed_blocks_that_are_alike_are_one_node() -> None:
     assert node(graph, "h.0").detail.op_count == 3
 
 
-def test_blocks_of_different_shape_are_not_alike() -> None:
+def test_blocks_of_different_shape_are_not_folded() -> None:
     trace = blocks(7)
     odd_one = CallId(7)
     ops = [
@@ -411,7 +411,7 @@ def test_blocks_of_different_shape_are_not_alike() -> None:
     ]
 
 
-def test_blocks_that_are_fed_differently_are_not_alike() -> None:
+def test_blocks_with_different_inputs_are_not_folded() -> None:
     trace = blocks(4)
     from_the_input = make.op(10, "linear", 0, parameters={"h.3.mlp.up.weight": (3, 3)})
     astray = replace(trace.ops[10], operands=from_the_input.operands)
@@ -421,7 +421,7 @@ def test_blocks_that_are_fed_differently_are_not_alike() -> None:
     assert graph.boxes[0].detail.repetition == Repetition(times=3, until="h.2")
 
 
-def test_a_block_whose_result_is_used_further_on_is_the_last_of_its_run() -> None:
+def test_a_block_whose_result_is_used_later_ends_its_group() -> None:
     trace = blocks(6)
     third = next(op.id for op in trace.ops if op.call == CallId(5) and op.function == "add")
     gathering = make.op(19, "cat", third, 18)
@@ -437,7 +437,7 @@ def test_a_block_whose_result_is_used_further_on_is_the_last_of_its_run() -> Non
     }
 
 
-def test_results_that_the_model_returns_do_not_unfold_blocks() -> None:
+def test_returned_results_do_not_unfold_blocks() -> None:
     trace = blocks(4)
     outputs = [make.op(13 + k, str(k), 3 * (k + 1), kind="output") for k in range(4)]
 
@@ -447,13 +447,13 @@ def test_results_that_the_model_returns_do_not_unfold_blocks() -> None:
     assert ("add_1_3", "output_2_14") in edges(graph)
 
 
-def test_the_passes_of_a_loop_are_not_folded_as_if_they_were_blocks() -> None:
+def test_passes_of_a_loop_are_not_folded_like_blocks() -> None:
     graph = fold(recurrent(12))
 
     assert len(graph.leaves) == 26
 
 
-def test_neighbors_that_repeat_without_a_module_around_them_get_a_box() -> None:
+def test_repeated_neighbors_without_a_parent_module_get_a_box() -> None:
     calls = [make.call(0), *(make.call(n + 1, str(n), parent=0) for n in range(8))]
     ops = [make.op(0, "x", kind="input")]
     for layer in range(8):
@@ -469,13 +469,13 @@ def test_neighbors_that_repeat_without_a_module_around_them_get_a_box() -> None:
     assert [node.parent for node in graph.leaves[1:]] == [graph.boxes[0].id] * 2
 
 
-def test_what_saves_little_is_not_folded() -> None:
+def test_short_repeats_are_not_folded() -> None:
     graph = fold(make.trace(chain("linear", "relu", "linear", "relu")))
 
     assert graph.boxes == ()
 
 
-def test_a_mask_that_all_blocks_take_does_not_unfold_them() -> None:
+def test_a_mask_used_by_all_blocks_does_not_unfold_them() -> None:
     trace = blocks(3)
     mask = make.op(0, "mask", kind="input")
     operand = Operand(place="1", spec=make.spec(2, 3), op=OpId(0))
@@ -519,12 +519,12 @@ def test_one_call_of_a_module_can_be_in_focus() -> None:
     assert [node.name for node in graph.leaves if node.kind == "op"] == ["linear_1_1:2"]
 
 
-def test_a_focus_that_did_not_run_says_what_did() -> None:
+def test_an_invalid_focus_lists_the_modules_that_ran() -> None:
     with pytest.raises(LookupFailedError, match=r"no module 'h\.9' ran .* h\.1"):
         fold(blocks(2), focus="h.9")
 
 
-def test_what_does_not_come_from_an_input_is_told_apart() -> None:
+def test_nodes_that_do_not_depend_on_an_input_are_marked() -> None:
     ops = [make.op(0, "x", kind="input"), make.op(1, "arange"), make.op(2, "add", 0, 1)]
 
     graph = fold(make.trace(ops))
@@ -543,7 +543,7 @@ def test_buffers_are_nodes_on_demand() -> None:
     assert ("norm.mean", "batchnorm_1_1") in edges(shown)
 
 
-def test_counting_batches_is_not_worth_a_node() -> None:
+def test_the_num_batches_tracked_update_is_hidden() -> None:
     counter = Operand(place="0", spec=make.spec(), buffer="norm.num_batches_tracked")
     counting = replace(make.op(1, "add_", writes=True), operands=(counter,))
     ops = [make.op(0, "x", kind="input"), counting, make.op(2, "batch_norm", 0)]
@@ -565,7 +565,7 @@ def test_an_op_with_several_outputs_is_one_node() -> None:
     assert [spec.shape for spec in node(graph, "lstm_1_1").outputs] == [(2, 7, 16), (1, 2, 16)]
 
 
-def test_the_op_that_raised_is_drawn_with_what_it_was_given() -> None:
+def test_the_op_that_raised_is_drawn_with_its_inputs() -> None:
     calls = [make.call(0), make.call(1, "fc", parent=0)]
     ops = chain("relu", call=CallId(0))[:-1]
     raised = make.op(2, "linear", 1, parameters={"fc.weight": (3, 9)}, call=CallId(1))
@@ -593,7 +593,7 @@ def test_an_error_between_ops_is_marked_in_the_module_where_it_was_raised() -> N
     assert ("relu_1_1", graph.leaves[-1].name) in edges(graph)
 
 
-def test_a_closed_module_that_raised_is_marked_itself() -> None:
+def test_a_collapsed_module_that_raised_is_marked() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0)]
     ops = chain("sin", "cos", call=CallId(1))[:-1]
     raised = make.op(3, "linear", 2, call=CallId(1))
@@ -606,7 +606,7 @@ def test_a_closed_module_that_raised_is_marked_itself() -> None:
     ]
 
 
-def test_costs_add_up_over_all_that_a_node_stands_for() -> None:
+def test_the_cost_of_a_node_sums_all_ops_it_represents() -> None:
     trace = blocks(4)
     timed = [replace(op, start_ns=0, end_ns=10) if op.kind == "op" else op for op in trace.ops]
     flops = {OpId(op.id): 5 for op in timed if op.function == "linear"}
@@ -622,13 +622,13 @@ def test_costs_add_up_over_all_that_a_node_stands_for() -> None:
     assert graph.pass_info.cost.parameters == 72
 
 
-def test_no_op_at_all_is_an_empty_graph() -> None:
+def test_a_trace_without_ops_is_an_empty_graph() -> None:
     graph = fold(make.trace([]))
 
     assert (graph.nodes, graph.edges, graph.boxes) == ((), (), ())
 
 
-def test_wrong_options_say_what_is_possible() -> None:
+def test_invalid_options_list_the_valid_ones() -> None:
     trace = make.trace(chain("relu"))
 
     with pytest.raises(ViewError, match="'rolled' or 'unrolled', not 'flat'"):
@@ -637,7 +637,7 @@ def test_wrong_options_say_what_is_possible() -> None:
         fold(trace, depth=0)
 
 
-def test_a_thousand_alike_layers_are_folded_at_once() -> None:
+def test_a_thousand_identical_layers_are_folded_quickly() -> None:
     ops = [make.op(0, "x", kind="input")]
     calls: list[CallRecord] = [make.call(0)]
     for layer in range(1000):

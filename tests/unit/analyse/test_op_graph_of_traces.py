@@ -22,7 +22,7 @@ def flows(graph: Graph) -> set[tuple[str, str]]:
     return {(names[edge.source], names[edge.target]) for edge in graph.edges}
 
 
-def test_ops_stand_in_the_calls_that_ran_them() -> None:
+def test_ops_are_inside_the_calls_that_ran_them() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0)]
     graph = op_graph(make.trace([make.op(0, "relu", call=1), make.op(1, "add", 0, call=0)], calls))
 
@@ -31,7 +31,7 @@ def test_ops_stand_in_the_calls_that_ran_them() -> None:
     assert relu.path == "a"
 
 
-def test_data_leaves_and_enters_calls_through_their_borders() -> None:
+def test_data_enters_and_leaves_calls_through_border_nodes() -> None:
     calls = [
         make.call(0),
         make.call(1, "a", parent=0, outputs=[make.value(2, 3, place="", op=0)]),
@@ -48,7 +48,7 @@ def test_data_leaves_and_enters_calls_through_their_borders() -> None:
     }
 
 
-def test_edges_join_nodes_of_one_parent() -> None:
+def test_edges_connect_only_nodes_of_the_same_parent() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0), make.call(2, "a.b", parent=1)]
     ops = [
         make.op(0, "one", call=2),

@@ -41,27 +41,27 @@ def test_a_pass_is_named_with_its_number(lookup: Lookup, key: int | str) -> None
 
 
 @pytest.mark.parametrize(("key", "op"), [("input.x", 0), ("input_1", 0), ("output.b.0", 5)])
-def test_inputs_and_outputs_go_by_their_addresses(lookup: Lookup, key: str, op: int) -> None:
+def test_inputs_and_outputs_are_found_by_address(lookup: Lookup, key: str, op: int) -> None:
     assert lookup.find(key) == op
 
 
-def test_a_part_of_a_name_is_enough_where_one_op_has_it(lookup: Lookup) -> None:
+def test_a_unique_part_of_a_name_is_enough(lookup: Lookup) -> None:
     assert lookup.find("softm") == 4
 
 
-def test_an_exact_name_is_not_taken_for_a_part_of_others() -> None:
+def test_an_exact_name_is_preferred_over_partial_matches() -> None:
     ops = [make.op(number, "relu") for number in range(12)]
 
     assert Lookup(ops, (), OpLabels(ops)).find("relu_1") == 0
 
 
 @pytest.mark.parametrize("key", ["linear_1_2", "linear_1", "fc", "lin"])
-def test_a_layer_without_its_pass_names_the_passes(lookup: Lookup, key: str) -> None:
+def test_a_layer_without_a_pass_number_lists_the_passes(lookup: Lookup, key: str) -> None:
     with pytest.raises(LookupFailedError, match=r"2 ops: linear_1_2:1, linear_1_2:2"):
         lookup.find(key)
 
 
-def test_a_wrong_name_tells_the_near_ones(lookup: Lookup) -> None:
+def test_an_unknown_name_error_names_the_closest_names(lookup: Lookup) -> None:
     with pytest.raises(
         LookupFailedError, match=r"no op is called 'conv2d_9'; did you mean .*conv2d_1"
     ):
@@ -69,7 +69,7 @@ def test_a_wrong_name_tells_the_near_ones(lookup: Lookup) -> None:
 
 
 @pytest.mark.parametrize("ordinal", [6, -7])
-def test_an_ordinal_beyond_the_ends_says_how_many_there_are(lookup: Lookup, ordinal: int) -> None:
+def test_an_out_of_range_ordinal_says_how_many_ops_exist(lookup: Lookup, ordinal: int) -> None:
     with pytest.raises(LookupFailedError, match=f"no layer {ordinal}: the trace has 6"):
         lookup.find(ordinal)
 

@@ -25,7 +25,7 @@ def test_different_functions_of_one_parameter_are_different_layers() -> None:
     assert list(passes(ops)) == [(0,), (1,)]
 
 
-def test_a_place_in_the_code_that_runs_in_a_loop_is_one_layer() -> None:
+def test_a_source_line_in_a_loop_is_one_layer() -> None:
     ops = [make.op(step, "sin" if step % 2 else "cos", site=step % 2) for step in range(6)]
 
     assert list(passes(ops)) == [(0, 2, 4), (1, 3, 5)]
@@ -41,13 +41,13 @@ def test_inputs_and_outputs_are_never_passes() -> None:
     assert list(passes(ops)) == [(0,), (1,), (2,)]
 
 
-def test_a_place_that_gathers_what_different_layers_made_is_no_loop() -> None:
+def test_a_line_that_combines_different_layers_is_not_a_loop() -> None:
     ops = residual_blocks(3)
 
     assert list(passes(ops)) == [(op.id,) for op in ops]
 
 
-def test_a_gathering_place_inside_a_real_loop_is_part_of_it() -> None:
+def test_a_combining_line_inside_a_real_loop_is_part_of_it() -> None:
     weight = {"fc.weight": (3, 3)}
     ops = [
         op
@@ -72,7 +72,7 @@ def test_layers_come_in_the_order_of_their_first_op() -> None:
     assert list(passes(ops)) == [(0, 2), (1, 3)]
 
 
-def test_a_layer_that_takes_its_own_result_loops() -> None:
+def test_a_layer_that_uses_its_own_result_is_a_loop() -> None:
     ops = (
         make.op(0, "x", kind="input"),
         make.op(1, "linear", 0),
@@ -86,7 +86,7 @@ def test_a_layer_that_takes_its_own_result_loops() -> None:
     assert longest_loop(ops, [layer((1, 3, 5)), layer((2, 4))]) == 3
 
 
-def test_passes_side_by_side_are_no_loop() -> None:
+def test_parallel_passes_are_not_a_loop() -> None:
     ops = (
         make.op(0, "x", kind="input"),
         make.op(1, "view", 0),
@@ -99,7 +99,7 @@ def test_passes_side_by_side_are_no_loop() -> None:
     assert longest_loop(ops, [layer((1, 3)), layer((2, 4))]) == 1
 
 
-def test_passes_side_by_side_behind_a_loop_are_not_its_rounds() -> None:
+def test_parallel_passes_after_a_loop_are_not_its_iterations() -> None:
     ops = (
         make.op(0, "linear"),
         make.op(1, "linear", 0),

@@ -23,13 +23,13 @@ def test_a_label_counts_the_ops_of_its_type_and_all_layers() -> None:
     assert names(*ops) == ["input_1_0", "conv2d_1_1", "relu_1_2", "conv2d_2_3", "output_1_4"]
 
 
-def test_underscores_are_left_out_of_a_type() -> None:
+def test_underscores_are_removed_from_an_op_type() -> None:
     ops = (make.op(0, "max_pool2d"), make.op(1, "__add__"), make.op(2, "relu_"))
 
     assert names(*ops) == ["maxpool2d_1_0", "add_1_1", "relu_1_2"]
 
 
-def test_the_passes_of_a_layer_share_its_numbers() -> None:
+def test_the_passes_of_a_layer_share_its_label_numbers() -> None:
     weight = {"fc.weight": (3, 3)}
     ops = (
         make.op(0, "linear", parameters=weight),
@@ -54,11 +54,11 @@ def test_a_layer_with_several_passes_has_no_key_without_a_pass() -> None:
     assert list(second.keys()) == ["relu_1:2", "relu_1_0:2"]
 
 
-def test_nothing_has_no_labels() -> None:
+def test_no_ops_have_no_labels() -> None:
     assert not OpLabels(())
 
 
-def test_layers_go_by_their_long_and_by_their_short_names() -> None:
+def test_layers_have_a_long_and_a_short_name() -> None:
     layers = OpLabels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5))).layers
 
     assert dict(layers) == {"relu_1_0": (0, 1), "relu_1": (0, 1)}
@@ -66,11 +66,11 @@ def test_layers_go_by_their_long_and_by_their_short_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["relu", "relu_2", "relu_0", "relu_01", "relu_1_7", "relu_1_0_0"])
-def test_nothing_but_a_whole_name_is_a_layers(name: str) -> None:
+def test_a_partial_name_is_not_a_layer(name: str) -> None:
     assert name not in OpLabels((make.op(0, "relu"),)).layers
 
 
-def test_labels_are_cut_and_counted_from_the_end_as_any_sequence_is() -> None:
+def test_labels_support_slices_and_negative_indices() -> None:
     found = OpLabels((make.op(0, "conv2d"), make.op(1, "relu", 0)))
 
     assert str(found[-1]) == "relu_1_1"

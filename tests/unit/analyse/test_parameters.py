@@ -11,7 +11,7 @@ from torchglass.analyse.parameters import Counts, count
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId
 
 
-def test_a_module_counts_its_own_and_all_below_it() -> None:
+def test_a_module_counts_its_own_and_all_descendant_parameters() -> None:
     model = make.model({"weight": (2,), "children": {"a": {"weight": (3, 4), "bias": (3,)}}})
 
     root, a = count(model)
@@ -37,7 +37,7 @@ def test_a_tied_weight_counts_once_in_total_and_twice_per_use() -> None:
     assert embed.total.parameters == head.total.parameters == 1600
 
 
-def test_a_tensor_in_two_slots_of_one_module_is_one_of_its_own() -> None:
+def test_a_tensor_in_two_slots_of_one_module_is_counted_once() -> None:
     tied = {"a": (4,), "b": (4,), "tied": {"b": "a"}}
 
     (root,) = count(make.model(tied))
@@ -55,7 +55,7 @@ def test_packed_weights_are_parameters_that_do_not_train() -> None:
     assert counts.total.frozen == 6
 
 
-def test_buffers_are_counted_apart() -> None:
+def test_buffers_are_counted_separately() -> None:
     slot = Slot(name="mean", role="buffer", spec=make.spec(5), tensor=TensorId(0))
 
     (counts,) = count(_model([_module(0, None, slots=(slot,))]))
@@ -78,7 +78,7 @@ def test_an_alias_shows_what_its_target_shows() -> None:
     assert root.per_use.parameters == 12
 
 
-def test_a_module_that_contains_itself_reaches_the_same_from_inside() -> None:
+def test_a_module_that_contains_itself_has_consistent_totals() -> None:
     modules = [
         _module(0, None, children=(1, 2), slots=(_weight(0, 5),)),
         _module(1, 0, slots=(_weight(1, 7),)),
@@ -107,7 +107,7 @@ def test_a_chain_of_five_thousand_modules_is_counted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_totals_are_those_of_the_sets_of_reachable_tensors(seed: int) -> None:
+def test_totals_match_the_sets_of_reachable_tensors(seed: int) -> None:
     model = _random_model(random.Random(seed))
     sizes = {slot.tensor: slot.spec.elements for m in model.modules for slot in m.slots}
 

@@ -10,13 +10,13 @@ def healthy(rank: int, **facts: object) -> RankFacts:
     return RankFacts(rank=rank, **{**usual, **facts})  # type: ignore[arg-type]
 
 
-def test_ranks_that_are_alike_give_no_findings() -> None:
+def test_identical_ranks_give_no_findings() -> None:
     assert compare([healthy(rank) for rank in range(4)]) == ()
     assert compare([healthy(0)]) == ()
     assert compare([]) == ()
 
 
-def test_nan_on_one_rank_only_is_said_with_its_place() -> None:
+def test_nan_on_one_rank_is_reported_with_its_path() -> None:
     ranks = [*map(healthy, range(3)), healthy(3, first_not_finite=(40, "fc.weight.grad"))]
 
     (finding,) = compare(ranks)
@@ -44,11 +44,11 @@ def test_a_rank_that_stopped_is_named(finished: bool) -> None:
     assert finding.message == f"rank 2 {how} at step 60, but others reached 100"
 
 
-def test_a_rank_that_is_just_being_written_has_not_stopped() -> None:
+def test_a_rank_still_being_written_has_not_stopped() -> None:
     assert compare([healthy(0), healthy(1, last_step=97, finished=False)]) == ()
 
 
-def test_a_straggler_is_seen_in_the_time_that_it_takes_for_itself() -> None:
+def test_a_straggler_is_found_by_its_own_forward_time() -> None:
     ranks = [healthy(rank, own_seconds={"time.forward": 0.05}) for rank in range(3)]
 
     (finding,) = compare([*ranks, healthy(3, own_seconds={"time.forward": 0.1})])
@@ -57,13 +57,13 @@ def test_a_straggler_is_seen_in_the_time_that_it_takes_for_itself() -> None:
     assert finding.message == "rank 3 takes 2.0 times as long as the others in time.forward"
 
 
-def test_without_such_times_a_straggler_is_seen_from_step_to_step() -> None:
+def test_without_own_times_a_straggler_is_found_by_step_time() -> None:
     (finding,) = compare([healthy(0), healthy(1), healthy(2, step_seconds=0.2)])
 
     assert finding.message == "rank 2 takes 2.0 times as long as the others per step"
 
 
-def test_steps_that_a_rank_left_out_are_noted() -> None:
+def test_steps_missing_on_a_rank_are_noted() -> None:
     (finding,) = compare([healthy(0), healthy(1, dropped=5)])
 
     assert (finding.severity, finding.facts["steps"]) == ("info", 5)

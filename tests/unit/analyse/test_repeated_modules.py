@@ -14,13 +14,13 @@ def runs(model: Model) -> list[list[str]]:
     return [[model[member].name for member in run] for run in found]
 
 
-def test_neighbors_that_are_built_alike_are_one_run() -> None:
+def test_identical_neighbors_are_one_group() -> None:
     model = make.model({"children": {"0": LINEAR, "1": LINEAR, "2": LINEAR}})
 
     assert runs(model) == [["0", "1", "2"]]
 
 
-def test_a_different_neighbor_ends_a_run() -> None:
+def test_a_different_neighbor_ends_a_group() -> None:
     wide = {**LINEAR, "weight": (9, 2)}
 
     model = make.model({"children": {"0": LINEAR, "1": wide, "2": LINEAR, "3": LINEAR}})
@@ -28,7 +28,7 @@ def test_a_different_neighbor_ends_a_run() -> None:
     assert runs(model) == [["0"], ["1"], ["2", "3"]]
 
 
-def test_what_is_further_down_must_be_alike_too() -> None:
+def test_descendants_must_be_identical_too() -> None:
     block = {"children": {"mlp": {"children": {"0": LINEAR}}}}
     other = {"children": {"mlp": {"children": {"0": {**LINEAR, "extra": "2, 3, bias=False"}}}}}
 
@@ -37,7 +37,7 @@ def test_what_is_further_down_must_be_alike_too() -> None:
     assert runs(model) == [["0", "1"], ["2"]]
 
 
-def test_names_that_differ_in_more_than_a_number_stay_apart() -> None:
+def test_names_that_differ_in_more_than_a_number_are_not_grouped() -> None:
     model = make.model({"children": {"query": LINEAR, "key": LINEAR, "fc1": LINEAR, "fc2": LINEAR}})
 
     assert runs(model) == [["query"], ["key"], ["fc1", "fc2"]]

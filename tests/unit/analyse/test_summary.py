@@ -13,7 +13,7 @@ def shown(report: SummaryReport) -> list[str]:
     return [row.module.path for row in report.rows]
 
 
-def test_rows_stop_at_the_depth_that_was_asked_for() -> None:
+def test_rows_stop_at_the_requested_depth() -> None:
     model = make.model({"children": {"a": {"children": {"b": SMALL}}}})
 
     assert shown(summarize(model, depth=0)) == [""]
@@ -33,7 +33,7 @@ def test_names_are_sorted_by_the_numbers_in_them() -> None:
     assert shown(summarize(model, sort="name")) == ["", "9", "10", "b"]
 
 
-def test_the_last_sibling_is_known_as_such_after_sorting() -> None:
+def test_the_last_sibling_is_marked_after_sorting() -> None:
     model = make.model({"children": {"small": SMALL, "large": LARGE}})
 
     rows = summarize(model, sort="bytes").rows
@@ -41,7 +41,7 @@ def test_the_last_sibling_is_known_as_such_after_sorting() -> None:
     assert [(row.module.name, row.last) for row in rows[1:]] == [("large", False), ("small", True)]
 
 
-def test_a_folded_row_holds_what_its_members_hold_together() -> None:
+def test_a_folded_row_has_the_sum_of_its_members() -> None:
     model = make.model({"children": {"0": LARGE, "1": LARGE, "2": LARGE}})
 
     _, row = summarize(model, fold=True).rows
@@ -51,7 +51,7 @@ def test_a_folded_row_holds_what_its_members_hold_together() -> None:
     assert row.own.parameters == 1200
 
 
-def test_a_tensor_that_folded_blocks_share_is_counted_once() -> None:
+def test_a_tensor_shared_by_folded_blocks_is_counted_once() -> None:
     tied = {**LARGE, "tied": {"weight": "shared"}}
     model = make.model({"children": {"0": tied, "1": tied}})
 
@@ -60,7 +60,7 @@ def test_a_tensor_that_folded_blocks_share_is_counted_once() -> None:
     assert row.total.parameters == 1200
 
 
-def test_the_second_holder_of_a_tensor_names_the_first() -> None:
+def test_the_second_owner_of_a_tensor_names_the_first() -> None:
     head = {**LARGE, "tied": {"weight": "embed.weight"}}
     model = make.model({"children": {"embed": LARGE, "head": head}})
 
@@ -69,7 +69,7 @@ def test_the_second_holder_of_a_tensor_names_the_first() -> None:
     assert [row.tied_to for row in rows] == [(), (), ("embed.weight",)]
 
 
-def test_outputs_in_one_memory_are_kept_once_for_the_backward_pass() -> None:
+def test_outputs_sharing_storage_are_counted_once_for_the_backward() -> None:
     model = make.model({"children": {"norm": SMALL, "relu": {"class": "ReLU"}}})
     calls = [
         make.call(0, inputs=[make.value(4, memory=1)], outputs=[make.value(8, memory=2)]),
@@ -86,7 +86,7 @@ def test_an_output_that_is_the_input_takes_no_memory() -> None:
     assert summarize(make.model(), calls).memory.activation_bytes == 0
 
 
-def test_the_memory_to_run_is_the_weights_and_the_largest_innermost_call() -> None:
+def test_inference_memory_is_weights_plus_the_largest_innermost_call() -> None:
     model = make.model({"children": {"a": SMALL, "b": SMALL}})
     calls = [
         make.call(0, inputs=[(1000,)], outputs=[(1000,)]),
@@ -99,7 +99,7 @@ def test_the_memory_to_run_is_the_weights_and_the_largest_innermost_call() -> No
     assert memory.inference_bytes == memory.weight_bytes + (10 + 20) * 4
 
 
-def test_the_memory_to_train_has_gradients_and_the_moments_of_adam() -> None:
+def test_training_memory_includes_gradients_and_adam_moments() -> None:
     memory = summarize(make.model({"children": {"a": LARGE}})).memory
 
     assert memory.activation_bytes is None

@@ -27,7 +27,7 @@ def test_self_time_is_the_total_without_the_children() -> None:
     }
 
 
-def test_a_backward_is_charged_to_whoever_made_its_nodes() -> None:
+def test_backward_time_is_charged_to_the_module_that_created_the_nodes() -> None:
     assert self_and_total(attribute_time(run()), "backward") == {
         None: (50, 50),
         "": (0, 200),
@@ -36,7 +36,7 @@ def test_a_backward_is_charged_to_whoever_made_its_nodes() -> None:
     }
 
 
-def test_an_op_has_its_backward_and_what_is_left_of_a_module_lies_between_ops() -> None:
+def test_an_op_has_its_backward_time_and_the_rest_is_between_ops() -> None:
     ops = attribute_time(run()).ops
 
     assert ops[OpKey("fc", "linear", "forward")].self_ns == 50
@@ -46,7 +46,7 @@ def test_an_op_has_its_backward_and_what_is_left_of_a_module_lies_between_ops() 
     assert ops[OpKey(None, "SumBackward0", "backward")].self_ns == 5
 
 
-def test_cpu_time_is_charged_like_time_on_the_wall() -> None:
+def test_cpu_time_is_attributed_like_wall_time() -> None:
     slow = attribute_time(run(10, cpu=2))
 
     assert slow.modules[ModuleKey("fc", "backward")] == StageTime(
@@ -78,7 +78,7 @@ def test_a_recursion_counts_once_in_the_total_of_its_module() -> None:
     }
 
 
-def test_a_run_that_ended_before_its_backward_has_none() -> None:
+def test_a_run_without_a_backward_has_no_backward_time() -> None:
     charges = attribute_time(run()[:7])
 
     assert charges.root("backward") == StageTime()
@@ -128,7 +128,7 @@ def test_self_times_add_up_to_the_whole_exactly(spans: list[Span]) -> None:
 
 
 @pytest.mark.parametrize("deep", [300])
-def test_deep_models_are_charged_too(deep: int) -> None:
+def test_deep_models_are_attributed(deep: int) -> None:
     spans = [span("stage", "forward", 0, 2 * deep)]
     spans += [
         span("module", ".".join("a" * level), level, 2 * deep - level, level)
@@ -141,7 +141,7 @@ def test_deep_models_are_charged_too(deep: int) -> None:
     assert sum(cost.self_ns for cost in costs.values()) == 2 * deep
 
 
-def test_adding_up_gradients_is_charged_to_the_module_that_one_of_them_came_from() -> None:
+def test_gradient_accumulation_is_charged_to_a_contributing_module() -> None:
     # Ten nodes of 10 with 2 between them, but 50 after the third: its gradient is added there.
     spans = [
         span("stage", "forward", 0, 10),

@@ -13,7 +13,7 @@ BRANCHING = (
 )
 
 
-def test_relatives_are_told_apart() -> None:
+def test_parents_children_and_siblings_are_distinguished() -> None:
     anatomy = TraceStructure(make.trace(BRANCHING))
 
     assert anatomy.children == ((1, 2), (3,), (3,), (4,), ())
@@ -22,7 +22,7 @@ def test_relatives_are_told_apart() -> None:
     assert anatomy.siblings(OpId(3)) == ()
 
 
-def test_an_op_that_uses_one_result_twice_is_one_child_and_no_sibling_of_itself() -> None:
+def test_an_op_that_uses_one_result_twice_is_one_child_and_not_its_own_sibling() -> None:
     anatomy = TraceStructure(make.trace([make.op(0, "x", kind="input"), make.op(1, "mul", 0, 0)]))
 
     assert anatomy.children == ((1,), ())
@@ -38,7 +38,7 @@ def test_a_chain_is_feedforward_without_branching() -> None:
     assert (anatomy.loops, anatomy.is_branching) == (1, False)
 
 
-def test_loops_and_branches_are_seen() -> None:
+def test_loops_and_branches_are_detected() -> None:
     steps = [make.op(step, "relu", *range(max(0, step - 2), step), site=7) for step in range(5)]
 
     anatomy = TraceStructure(make.trace(steps))
@@ -64,7 +64,7 @@ def test_the_modules_of_an_op_are_outermost_first_and_its_outputs_innermost_firs
     assert anatomy.ops_of_call[calls[1].id] == (1,)
 
 
-def test_a_call_is_numbered_where_its_module_ran_several_times() -> None:
+def test_a_call_is_numbered_if_its_module_ran_several_times() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0), make.call(2, "b", parent=0)]
     calls.append(make.call(3, "b", parent=0, number=2))
     anatomy = TraceStructure(make.trace((), calls))
@@ -72,7 +72,7 @@ def test_a_call_is_numbered_where_its_module_ran_several_times() -> None:
     assert [anatomy.call_name(call) for call in calls] == ["", "a", "b:1", "b:2"]
 
 
-def test_a_parameter_that_several_ops_use_is_there_once() -> None:
+def test_a_parameter_used_by_several_ops_is_listed_once() -> None:
     weight = {"fc.weight": (3, 4)}
     ops = [make.op(0, "linear", parameters=weight), make.op(1, "linear", 0, parameters=weight)]
 
@@ -81,7 +81,7 @@ def test_a_parameter_that_several_ops_use_is_there_once() -> None:
     assert {name: spec.shape for name, spec in anatomy.parameters.items()} == {"fc.weight": (3, 4)}
 
 
-def test_distances_count_the_shortest_and_the_longest_way() -> None:
+def test_distances_give_the_shortest_and_the_longest_path() -> None:
     anatomy = TraceStructure(
         make.trace(
             [

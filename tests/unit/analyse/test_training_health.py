@@ -26,9 +26,7 @@ def test_a_healthy_step_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(("bad", "kind"), [({"nan": 3}, "nan"), ({"inf": 1}, "inf")])
-def test_a_number_that_is_not_finite_is_told_at_once_and_once(
-    bad: dict[str, int], kind: str
-) -> None:
+def test_a_non_finite_value_is_reported_at_once_and_once(bad: dict[str, int], kind: str) -> None:
     health = TrainingHealth()
     seen = [Observation("fc", "output", stats(**bad))]
 
@@ -40,7 +38,7 @@ def test_a_number_that_is_not_finite_is_told_at_once_and_once(
     assert again == []
 
 
-def test_what_may_pass_is_told_when_it_was_there_three_times_in_a_row() -> None:
+def test_a_dead_layer_is_reported_after_three_consecutive_steps() -> None:
     health = TrainingHealth()
     fed = Observation("act", "input.0", stats())
     dead = [fed, Observation("act", "output", stats(0.0))]
@@ -52,7 +50,7 @@ def test_what_may_pass_is_told_when_it_was_there_three_times_in_a_row() -> None:
     assert told[5][0].message == "`act` is dead: all outputs are 0 since step 3"
 
 
-def test_inputs_and_gradients_that_are_zero_are_no_dead_units() -> None:
+def test_zero_inputs_and_gradients_are_not_dead_units() -> None:
     health = TrainingHealth()
     zero = [
         Observation("act", name, stats(0.0))
@@ -73,7 +71,7 @@ def test_a_gradient_far_below_the_others_vanishes() -> None:
     assert told[0].phase == "backward"
 
 
-def test_where_most_gradients_vanish_those_at_the_end_tell() -> None:
+def test_vanishing_gradients_are_found_even_if_most_vanish() -> None:
     health = TrainingHealth()
     seen = [gradient(f"layer{number}", 1e-12) for number in range(9)] + [gradient("head", 1.0)]
 
@@ -82,7 +80,7 @@ def test_where_most_gradients_vanish_those_at_the_end_tell() -> None:
     assert told == [f"layer{number}" for number in range(9)]
 
 
-def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
+def test_a_gradient_that_stays_far_above_its_past_is_exploding() -> None:
     health = TrainingHealth()
     sizes = [1.0] * 6 + [1e5] * 3
 
@@ -97,14 +95,14 @@ def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
     )
 
 
-def test_a_training_that_breaks_everywhere_has_an_end_of_findings() -> None:
+def test_the_number_of_findings_is_limited() -> None:
     health = TrainingHealth()
     seen = [Observation(str(number), "output", stats(nan=1)) for number in range(1000)]
 
     assert len(health.check(0, seen)) == MOST_FINDINGS
 
 
-def test_a_step_at_which_a_series_was_not_measured_says_nothing_about_it() -> None:
+def test_a_step_without_a_measurement_is_not_evidence() -> None:
     health = TrainingHealth()
     dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
     steps = [dead, [], HEALTHY, dead, [], dead, dead]
@@ -114,14 +112,14 @@ def test_a_step_at_which_a_series_was_not_measured_says_nothing_about_it() -> No
     assert [len(each) for each in told] == [0, 0, 0, 0, 0, 1, 0]
 
 
-def test_parts_of_one_step_that_come_one_after_the_other_count_once() -> None:
+def test_parts_of_one_step_count_once() -> None:
     health = TrainingHealth()
     dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
 
     assert [health.check(0, dead) for _ in range(9)] == [[]] * 9
 
 
-def test_a_place_that_was_met_several_times_is_dead_if_it_was_each_time() -> None:
+def test_a_module_called_several_times_is_dead_only_if_every_call_is() -> None:
     health = TrainingHealth()
     fed = Observation("act", "input.0", stats())
     both = [fed, Observation("act", "output", stats(0.0)), Observation("act", "output", stats())]
@@ -129,7 +127,7 @@ def test_a_place_that_was_met_several_times_is_dead_if_it_was_each_time() -> Non
     assert [health.check(step, both) for step in range(5)] == [[]] * 5
 
 
-def test_a_gradient_that_grows_by_half_a_step_is_found_after_a_while() -> None:
+def test_a_gradient_growing_by_half_each_step_is_eventually_found() -> None:
     health = TrainingHealth()
 
     told = [health.check(step, [gradient("a", 1.45**step)]) for step in range(25)]
@@ -148,7 +146,7 @@ def test_a_gradient_that_catches_up_with_the_others_does_not_explode() -> None:
     assert told == [[]] * 30
 
 
-def test_a_loss_is_told_by_its_name() -> None:
+def test_a_loss_is_recognized_by_its_name() -> None:
     names = ["loss", "train/loss", "train_loss", "Loss", "val_loss", "eval/loss", "glossy", "acc"]
 
     assert [is_loss(name) for name in names] == [True] * 4 + [False] * 4

@@ -65,7 +65,7 @@ def add(store: MemoryStore, *steps: Mapping[tuple[str, str], Point], first: int)
         store.put_frame(Frame(step=step, time_ns=step, points=ids))
 
 
-def test_rows_are_in_the_order_of_execution_and_not_of_the_model() -> None:
+def test_rows_are_in_execution_order() -> None:
     store = store_of({(path, "weight.grad"): stats(1.0) for path in ("head", "body.1", "body.0")})
     store.put_document(GRAPH)
 
@@ -83,7 +83,7 @@ def test_without_a_graph_the_order_is_that_of_the_outputs() -> None:
     assert sorted(order, key=order.__getitem__) == ["", "body.1", "body.0", "body", "head"]
 
 
-def test_a_module_that_was_not_called_follows_the_one_before_it_in_the_model() -> None:
+def test_an_uncalled_module_follows_its_predecessor_in_the_model() -> None:
     calls = [Node(id=NodeId(at), kind="call", path=path) for at, path in enumerate(["", "body"])]
 
     order = execution_order(MODEL, Graph(nodes=tuple(calls)))
@@ -91,7 +91,7 @@ def test_a_module_that_was_not_called_follows_the_one_before_it_in_the_model() -
     assert sorted(order, key=order.__getitem__) == ["", "head", "body", "body.1", "body.0"]
 
 
-def test_the_gradient_norm_of_a_module_is_that_of_all_its_parameters() -> None:
+def test_the_gradient_norm_of_a_module_covers_all_its_parameters() -> None:
     store = store_of(
         {
             ("head", "weight.grad"): stats(1.5, count=4),
@@ -105,7 +105,7 @@ def test_the_gradient_norm_of_a_module_is_that_of_all_its_parameters() -> None:
     assert found.values.tolist() == [[pytest.approx(5.0)]]
 
 
-def test_nan_is_marked_and_what_was_not_measured_is_absent() -> None:
+def test_nan_is_marked_and_missing_measurements_are_absent() -> None:
     store = store_of(
         {("head", "output"): stats(1.0), ("body.0", "output"): stats(2.0)},
         {("head", "output"): stats(1.0, nan=1)},
@@ -139,7 +139,7 @@ def test_a_column_keeps_the_largest_value_and_any_nan_of_its_steps() -> None:
     assert [found.column_at(step) for step in (0, 3, 4, 8, 99)] == [0, 0, 1, 2, 2]
 
 
-def test_a_map_that_grows_is_the_same_as_one_that_is_read_at_once() -> None:
+def test_an_incrementally_built_map_equals_one_built_at_once() -> None:
     steps = [
         {("head", "weight.grad"): stats(step % 7 + 0.5), ("body.0", "weight.grad"): stats(1.0)}
         if step > 4
@@ -160,7 +160,7 @@ def test_a_map_that_grows_is_the_same_as_one_that_is_read_at_once() -> None:
     assert np.array_equal(grown.nonfinite, whole.nonfinite)
 
 
-def test_activations_are_those_of_modules_without_others_inside() -> None:
+def test_activations_are_those_of_leaf_modules() -> None:
     store = store_of(
         {
             ("", "output"): stats(1.0),
@@ -178,7 +178,7 @@ def test_activations_are_those_of_modules_without_others_inside() -> None:
     assert found.values[0, 0] == pytest.approx(6.0, rel=0.2)
 
 
-def test_updates_and_dead_units_come_from_the_facts_where_no_series_has_them() -> None:
+def test_updates_and_dead_units_fall_back_to_recorded_facts() -> None:
     store = store_of({("", "loss"): 1.0})
     track = Track(steps=(0, 10), values=(1e-3, math.inf))
     store.put_document(
@@ -212,7 +212,7 @@ def test_updates_and_dead_units_come_from_the_facts_where_no_series_has_them() -
     )
 
 
-def test_recorded_shares_of_zeros_are_the_dead_share() -> None:
+def test_recorded_zero_fractions_are_the_dead_share() -> None:
     store = store_of({("body.0", "output.zeros"): 0.75, ("body", "output.zeros"): 0.5})
 
     found = HeatMaps(store).of("dead")
@@ -225,7 +225,7 @@ def test_recorded_shares_of_zeros_are_the_dead_share() -> None:
     assert not found.is_logarithmic
 
 
-def test_the_loss_is_the_one_that_is_called_loss() -> None:
+def test_the_loss_is_the_series_named_loss() -> None:
     names = ["val/loss", "train/loss", "loss", "lr"]
     series = [Series(id=SeriesId(at), path="", name=name) for at, name in enumerate(names)]
 
@@ -290,7 +290,7 @@ def test_a_run_without_steps_has_no_verdict() -> None:
     assert not HeatMaps(MemoryStore(RUN)).of("gradient")
 
 
-def test_of_a_long_run_some_full_steps_are_read_and_none_that_only_logged_a_loss(
+def test_a_long_run_is_sampled_at_steps_with_full_recordings(
     tmp_path: Path,
 ) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)

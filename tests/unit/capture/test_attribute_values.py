@@ -16,7 +16,7 @@ def go_on(share: float) -> bool:
     return True
 
 
-def test_facts_tell_how_a_view_lies_in_memory() -> None:
+def test_facts_show_the_memory_layout_of_a_view() -> None:
     view = torch.zeros(6, 8)[2:, ::2].t()
 
     facts = attributes.tensor_facts(view)
@@ -27,7 +27,7 @@ def test_facts_tell_how_a_view_lies_in_memory() -> None:
     assert facts.unreadable == ""
 
 
-def test_facts_tell_what_a_tensor_is_to_autograd() -> None:
+def test_facts_show_the_autograd_properties_of_a_tensor() -> None:
     leaf = torch.ones(2, requires_grad=True)
     made = leaf * 2
     made.sum().backward()  # type: ignore[no-untyped-call]
@@ -46,11 +46,11 @@ def test_facts_tell_what_a_tensor_is_to_autograd() -> None:
         (torch.nn.UninitializedParameter(), "not initialized"),
     ],
 )
-def test_a_tensor_without_numbers_says_why(tensor: torch.Tensor, reason: str) -> None:
+def test_a_tensor_without_values_says_why(tensor: torch.Tensor, reason: str) -> None:
     assert attributes.tensor_facts(tensor).unreadable.startswith(reason)
 
 
-def test_numbers_are_cut_from_any_two_dimensions() -> None:
+def test_values_are_sliced_from_any_two_dimensions() -> None:
     tensor = torch.arange(24).reshape(2, 3, 4)
 
     assert attributes.cut(tensor, (1, None, None), range(1, 3), range(2)).tolist() == [
@@ -71,13 +71,13 @@ def test_numbers_are_cut_from_any_two_dimensions() -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.bool, torch.complex64]
 )
-def test_numbers_of_every_type_are_shown(dtype: torch.dtype) -> None:
+def test_values_of_every_dtype_are_shown(dtype: torch.dtype) -> None:
     tensor = torch.ones(2, 2).to(dtype)
 
     assert attributes.cut(tensor, (None, None), range(2), range(2)).astype(complex).sum() == 4
 
 
-def test_a_cut_is_a_copy() -> None:
+def test_a_slice_of_values_is_a_copy() -> None:
     tensor = torch.zeros(2, 2)
 
     attributes.cut(tensor, (None, None), range(2), range(2))[:] = 7
@@ -85,7 +85,7 @@ def test_a_cut_is_a_copy() -> None:
     assert tensor.sum() == 0
 
 
-def test_an_image_is_made_of_means() -> None:
+def test_a_downscaled_image_is_made_of_means() -> None:
     tensor = torch.tensor([[0.0, 2.0], [4.0, 6.0]]).repeat_interleave(10, 1)
 
     image = attributes.image(tensor, (None, None), 2, 2)
@@ -93,7 +93,7 @@ def test_an_image_is_made_of_means() -> None:
     assert image.tolist() == [[0, 2], [4, 6]]
 
 
-def test_a_small_tensor_is_not_blown_up() -> None:
+def test_a_small_tensor_is_not_enlarged() -> None:
     assert attributes.image(torch.zeros(3, 4), (None, None), 50, 80).shape == (3, 4)
 
 
@@ -104,7 +104,7 @@ def test_a_huge_matrix_is_sampled() -> None:
     assert np.all(image == 1)
 
 
-def test_slabs_measure_what_the_whole_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_in_slabs_equals_measuring_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attributes, "_SLAB", 16)
     tensor = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
     tensor[0, 0, 0] = math.nan
@@ -125,7 +125,7 @@ def test_slabs_measure_what_the_whole_would(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(shares) > 4
 
 
-def test_measuring_stops_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_stops_when_canceled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attributes, "_SLAB", 16)
     tensor = torch.ones(100)
     stats = Stats(count=100, min=0.0, max=1.0, mean=1.0, std=0.0)
@@ -134,7 +134,7 @@ def test_measuring_stops_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attributes.spread(tensor, stats, 4, lambda share: share < 0.5) is None
 
 
-def test_a_spread_counts_every_finite_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_histogram_counts_every_finite_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attributes, "_SLAB", 3)
     tensor = torch.tensor([0.0, 1.0, 1.0, 2.0, 4.0, math.nan, math.inf])
     stats = attributes.measure_all(tensor, go_on)
@@ -146,7 +146,7 @@ def test_a_spread_counts_every_finite_number(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.low, found.high, found.counts) == (0.0, 4.0, (1, 2, 1, 1))
 
 
-def test_one_value_is_one_bin() -> None:
+def test_a_constant_tensor_has_one_bin() -> None:
     stats = attributes.measure_all(torch.ones(5), go_on)
     assert stats is not None
 
@@ -156,7 +156,7 @@ def test_one_value_is_one_bin() -> None:
     assert found.counts == (5,)
 
 
-def test_a_sparse_tensor_is_measured_by_what_it_stores() -> None:
+def test_a_sparse_tensor_is_measured_by_its_stored_values() -> None:
     stats = attributes.measure_all(torch.eye(3).to_sparse(), go_on)
 
     assert stats is not None

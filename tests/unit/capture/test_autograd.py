@@ -24,7 +24,7 @@ def number_of(tensor: torch.Tensor) -> int:
     return tensor.grad_fn._sequence_nr()
 
 
-def test_a_node_is_whose_turn_it_was() -> None:
+def test_a_node_belongs_to_the_current_creator() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
     creators: NodeCreators[str] = NodeCreators()
@@ -42,7 +42,7 @@ def test_a_node_is_whose_turn_it_was() -> None:
     ]
 
 
-def test_a_node_is_whose_turn_has_ended_since() -> None:
+def test_new_nodes_belong_to_the_creator_reported_afterwards() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
     creators: NodeCreators[str] = NodeCreators()
@@ -61,7 +61,7 @@ def test_a_node_is_whose_turn_has_ended_since() -> None:
     assert creators.find(number_of(after)) is None
 
 
-def test_what_adds_to_a_leaf_was_made_by_nobody() -> None:
+def test_an_accumulate_grad_node_has_no_creator() -> None:
     x = torch.ones(2, requires_grad=True)
     y = x * 2
     assert y.grad_fn is not None
@@ -73,7 +73,7 @@ def test_what_adds_to_a_leaf_was_made_by_nobody() -> None:
     assert creators.find(UNNUMBERED) is None
 
 
-def test_each_new_node_is_found_once_and_older_ones_are_left_out() -> None:
+def test_each_new_node_is_found_once_and_older_nodes_are_skipped() -> None:
     x = torch.ones(2, requires_grad=True)
     older = x.exp()
     new = NewNodes()
@@ -87,7 +87,7 @@ def test_each_new_node_is_found_once_and_older_ones_are_left_out() -> None:
     assert list(new.behind([second])) == []
 
 
-def test_a_walk_meets_every_node_once_and_finds_the_leaves() -> None:
+def test_a_graph_walk_visits_every_node_once_and_finds_the_leaves() -> None:
     x = torch.ones(2, requires_grad=True)
     hidden = x.exp()
 
@@ -104,7 +104,7 @@ def test_a_walk_meets_every_node_once_and_finds_the_leaves() -> None:
     assert leaves_among(nodes) == [x]
 
 
-def test_saved_tensors_have_names_and_what_was_overwritten_is_left_out() -> None:
+def test_saved_tensors_have_names_and_overwritten_ones_are_skipped() -> None:
     x = torch.ones(2, requires_grad=True)
     y = x.exp()
 
@@ -148,7 +148,7 @@ def test_a_gradient_hook_reports_and_never_raises() -> None:
     assert [str(problem) for problem in bad.problems] == ["ours"]
 
 
-def test_handles_of_freed_nodes_are_dropped_and_the_others_removed() -> None:
+def test_hook_handles_of_freed_nodes_are_dropped_and_others_removed() -> None:
     runs: list[str] = []
     handles = HookHandles()
     x = torch.ones(2, requires_grad=True)

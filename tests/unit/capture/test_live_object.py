@@ -89,7 +89,7 @@ def parts(live: LiveModel, path: str = "", **options: Any) -> dict[str, Attribut
     return {attribute.name: attribute for attribute in page.attributes}
 
 
-def test_tensors_and_modules_come_before_the_rest(odd: Odd) -> None:
+def test_tensors_and_modules_come_before_other_attributes(odd: Odd) -> None:
     found = parts(LiveObject(odd))
 
     assert [(name, one.role) for name, one in found.items()][:4] == [
@@ -100,7 +100,7 @@ def test_tensors_and_modules_come_before_the_rest(odd: Odd) -> None:
     ]
 
 
-def test_a_text_of_many_lines_or_of_a_long_one_can_be_read_whole() -> None:
+def test_a_long_or_multi_line_text_can_be_opened() -> None:
     module = nn.Module()
     module.short, module.long, module.lines = "a", "x" * 201, "a\nb"  # type: ignore[assignment]
     module.endless = "y" * 100_003  # type: ignore[assignment]
@@ -126,7 +126,7 @@ def test_no_property_is_called_before_it_is_opened(odd: Odd) -> None:
     assert (opened.text, opened.type_name) == ("1", "int")
 
 
-def test_what_a_property_raises_is_told(odd: Odd) -> None:
+def test_the_exception_of_a_property_is_shown(odd: Odd) -> None:
     live = LiveObject(odd)
     found = parts(live)
 
@@ -134,7 +134,7 @@ def test_what_a_property_raises_is_told(odd: Odd) -> None:
     assert live.call(found["leaving"].id).problem == "SystemExit: 3"
 
 
-def test_a_property_that_draws_random_numbers_leaves_the_generators_alone(odd: Odd) -> None:
+def test_a_property_that_draws_random_numbers_does_not_change_the_random_state(odd: Odd) -> None:
     live = LiveObject(odd)
     found = parts(live)
     before = random.getstate(), torch.get_rng_state()
@@ -145,7 +145,7 @@ def test_a_property_that_draws_random_numbers_leaves_the_generators_alone(odd: O
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_an_object_that_answers_no_question_is_one_row(odd: Odd) -> None:
+def test_an_object_whose_repr_raises_is_one_row(odd: Odd) -> None:
     live = LiveObject(odd)
     rude = parts(live)["rude"]
 
@@ -175,7 +175,7 @@ def test_a_dict_may_have_keys_that_cannot_be_sorted(odd: Odd) -> None:
     assert [one.opens for one in page.attributes] == [False, False, False, False, True]
 
 
-def test_a_circle_is_seen_and_can_be_walked(odd: Odd) -> None:
+def test_a_circular_reference_is_marked_and_can_be_followed(odd: Odd) -> None:
     live = LiveObject(odd)
 
     (again,) = live.open(parts(live)["itself"].id).attributes
@@ -193,7 +193,7 @@ def test_a_tensor_is_described_and_not_printed(odd: Odd) -> None:
     assert weight.text == ""
 
 
-def test_an_array_of_numpy_is_a_tensor_too(odd: Odd) -> None:
+def test_a_numpy_array_is_shown_as_a_tensor(odd: Odd) -> None:
     live = LiveObject(odd)
     array = parts(live)["array"]
 
@@ -204,7 +204,7 @@ def test_an_array_of_numpy_is_a_tensor_too(odd: Odd) -> None:
     ]
 
 
-def test_an_array_that_torch_cannot_hold_is_no_tensor() -> None:
+def test_an_array_that_torch_does_not_support_is_not_a_tensor() -> None:
     net = nn.Identity()
     net.words = np.array(["a", "b"])  # type: ignore[assignment]
 
@@ -213,7 +213,7 @@ def test_an_array_that_torch_cannot_hold_is_no_tensor() -> None:
     assert words.spec is None
 
 
-def test_private_names_and_methods_are_shown_when_asked_for(odd: Odd) -> None:
+def test_private_names_and_methods_are_shown_on_request(odd: Odd) -> None:
     live = LiveObject(odd)
 
     shown, everything = parts(live), parts(live, everything=True, most=1000)
@@ -225,7 +225,7 @@ def test_private_names_and_methods_are_shown_when_asked_for(odd: Odd) -> None:
     assert not everything["state_dict"].opens
 
 
-def test_what_was_recorded_comes_first(odd: Odd) -> None:
+def test_recorded_tensors_come_first(odd: Odd) -> None:
     output = torch.zeros(2, 4)
     live = LiveObject(odd, {"layer": {"output": output}})
 
@@ -237,7 +237,7 @@ def test_what_was_recorded_comes_first(odd: Odd) -> None:
     assert second.total == len(names)
 
 
-def test_another_module_lets_go_of_the_one_before(odd: Odd) -> None:
+def test_opening_another_module_releases_the_previous_one(odd: Odd) -> None:
     live = LiveObject(odd)
     before = parts(live)["numbers"]
     live.module("layer")
@@ -246,19 +246,19 @@ def test_another_module_lets_go_of_the_one_before(odd: Odd) -> None:
         live.open(before.id)
 
 
-def test_what_is_no_tensor_has_no_numbers(odd: Odd) -> None:
+def test_values_of_a_non_tensor_are_refused(odd: Odd) -> None:
     live = LiveObject(odd)
 
     with pytest.raises(LookupFailedError, match="numbers is not a tensor"):
         live.facts(parts(live)["numbers"].id)
 
 
-def test_a_module_that_is_gone_is_named(odd: Odd) -> None:
+def test_a_missing_module_is_named(odd: Odd) -> None:
     with pytest.raises(LookupFailedError, match=r"no longer has a module 'layer\.2'"):
         LiveObject(odd).module("layer.2")
 
 
-def test_a_pipeline_is_looked_into_by_the_paths_of_its_record() -> None:
+def test_a_pipeline_is_opened_by_the_paths_of_its_record() -> None:
     pipeline = {"a.b": [nn.Linear(1, 2)], "a": nn.Linear(3, 3)}
 
     found = parts(LiveObject(pipeline), "a.b.0")
@@ -266,7 +266,7 @@ def test_a_pipeline_is_looked_into_by_the_paths_of_its_record() -> None:
     assert found["out_features"].text == "2"
 
 
-def test_a_module_that_holds_its_parent_is_found() -> None:
+def test_a_module_that_references_its_parent_is_found() -> None:
     found = parts(LiveObject(models.ContainsItself()), "child.parent")
 
     assert set(found) >= {"layer", "child"}
@@ -288,14 +288,14 @@ def test_a_module_that_holds_its_parent_is_found() -> None:
         (None, "None"),
     ],
 )
-def test_a_thing_is_told_in_one_line(value: object, text: str) -> None:
+def test_a_value_is_shown_in_one_line(value: object, text: str) -> None:
     net = nn.Identity()
     net.value = value  # type: ignore[assignment]
 
     assert parts(LiveObject(net))["value"].text == text
 
 
-def test_slots_are_read() -> None:
+def test_attributes_in_slots_are_read() -> None:
     class Slotted:
         __slots__ = ("empty", "filled")
 

@@ -63,7 +63,7 @@ def test_every_attribute_of_an_odd_model_can_be_opened(make: Callable[[], nn.Mod
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_a_scripted_model_can_be_looked_into() -> None:
+def test_a_scripted_model_can_be_opened() -> None:
     model = scripted()
     live = LiveObject(model)
 

@@ -31,7 +31,7 @@ def shapes(seen: Seen) -> dict[str, tuple[int, ...] | None]:
     return {call.path: call.outputs[0].spec.shape for call in seen.calls}
 
 
-def test_without_inputs_a_model_is_read_and_not_run() -> None:
+def test_without_inputs_a_model_is_not_run() -> None:
     seen = look_at(nn.Linear(2, 3))
 
     assert seen.calls is None
@@ -53,7 +53,7 @@ def test_a_forward_gives_the_shapes_of_every_module(fake: bool) -> None:
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_a_training_model_keeps_its_buffers_versions_gradients_and_mode(fake: bool) -> None:
+def test_a_model_in_training_mode_keeps_buffers_versions_gradients_and_mode(fake: bool) -> None:
     model = convolutional().train()
     model(torch.ones(2, 3, 8, 8)).sum().backward()
     held = [*model.parameters(), *model.buffers()]
@@ -79,7 +79,7 @@ def test_a_training_model_keeps_its_buffers_versions_gradients_and_mode(fake: bo
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_every_random_generator_is_where_it_was(fake: bool) -> None:
+def test_every_random_generator_keeps_its_state(fake: bool) -> None:
     class Noisy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.rand_like(x) * random.random() * float(np.random.rand())
@@ -96,7 +96,7 @@ def test_every_random_generator_is_where_it_was(fake: bool) -> None:
     assert str(np.random.get_state(legacy=False)) == str(numpy_state)
 
 
-def test_what_a_forward_puts_on_its_module_is_taken_off_again() -> None:
+def test_attributes_set_by_a_forward_are_removed() -> None:
     class Counting(nn.Module):
         total: torch.Tensor
 
@@ -122,7 +122,7 @@ def test_what_a_forward_puts_on_its_module_is_taken_off_again() -> None:
     assert model.total.item() == 0
 
 
-def test_the_user_s_inputs_are_not_written_to() -> None:
+def test_user_inputs_are_not_modified() -> None:
     x = -torch.ones(2)
 
     look_at(nn.ReLU(inplace=True), (x,))
@@ -130,7 +130,7 @@ def test_the_user_s_inputs_are_not_written_to() -> None:
     assert torch.equal(x, -torch.ones(2))
 
 
-def test_inputs_may_be_given_by_name_or_as_data() -> None:
+def test_inputs_can_be_keywords_or_input_data() -> None:
     class Named(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return a + b
@@ -147,7 +147,7 @@ def test_inputs_may_be_given_by_name_or_as_data() -> None:
     assert [shapes(seen)[""] for seen in ways] == [(2, 3)] * 4
 
 
-def test_sizes_make_inputs_of_the_model_s_dtype_and_device() -> None:
+def test_input_size_creates_inputs_with_the_models_dtype_and_device() -> None:
     seen = look_at(nn.Linear(2, 2, dtype=torch.float64, device="meta"), input_size=(1, 2))
 
     assert seen.calls is not None
@@ -156,7 +156,7 @@ def test_sizes_make_inputs_of_the_model_s_dtype_and_device() -> None:
 
 
 @pytest.mark.parametrize("dtypes", [torch.long, "int64", ["torch.long"]])
-def test_an_integer_input_suits_every_embedding(dtypes: Any) -> None:
+def test_a_generated_integer_input_is_valid_for_every_embedding(dtypes: Any) -> None:
     seen = look_at(nn.Embedding(1, 4), input_size=(2, 7), dtypes=dtypes)
 
     assert shapes(seen)[""] == (2, 7, 4)
@@ -171,12 +171,12 @@ def test_an_integer_input_suits_every_embedding(dtypes: Any) -> None:
         ({"input_size": ["x"]}, "input_size must be a size such as"),
     ],
 )
-def test_inputs_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_inputs_that_cannot_be_created_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         look_at(nn.ReLU(), **arguments)
 
 
-def test_the_user_s_exception_comes_out_unchanged_with_a_note() -> None:
+def test_a_user_exception_is_raised_unchanged_with_a_note() -> None:
     error = KeyError("mine")
 
     class Failing(nn.Module):
@@ -191,7 +191,7 @@ def test_the_user_s_exception_comes_out_unchanged_with_a_note() -> None:
         assert error.__notes__ == ["while running 1"]
 
 
-def test_a_lazy_model_has_shapes_here_and_stays_lazy() -> None:
+def test_a_lazy_model_gets_shapes_and_stays_lazy() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
 
     seen = look_at(model, input_size=(2, 5))
@@ -201,7 +201,7 @@ def test_a_lazy_model_has_shapes_here_and_stays_lazy() -> None:
     assert isinstance(model[0].weight, nn.UninitializedParameter)
 
 
-def test_a_compiled_model_shows_the_modules_it_was_made_of() -> None:
+def test_a_compiled_model_shows_its_original_modules() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), backend="eager")
 
     assert shapes(look_at(model, input_size=(1, 2)))["_orig_mod.0"] == (1, 3)
@@ -217,7 +217,7 @@ def test_a_scripted_model_keeps_its_buffers() -> None:
     assert torch.equal(model.state_dict()["0.running_mean"], torch.zeros(3))
 
 
-def test_an_object_that_holds_models_can_be_run_too() -> None:
+def test_an_object_that_contains_models_can_be_run() -> None:
     class Pipeline:
         def __init__(self) -> None:
             self.parts = {"net": nn.Linear(2, 3)}
@@ -229,12 +229,12 @@ def test_an_object_that_holds_models_can_be_run_too() -> None:
     assert shapes(look_at(Pipeline(), input_size=(1, 2))) == {"parts.net": (1, 3)}
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_target_that_is_not_callable_is_refused() -> None:
     with pytest.raises(CaptureError, match="dict cannot be run"):
         look_at({"net": nn.Linear(2, 3)}, input_size=(1, 2))
 
 
-def test_the_weights_of_a_model_on_meta_can_still_be_looked_at() -> None:
+def test_the_weights_of_a_meta_model_are_still_readable() -> None:
     with torch.device("meta"):
         model = nn.Linear(3, 2)
 
@@ -243,7 +243,7 @@ def test_the_weights_of_a_model_on_meta_can_still_be_looked_at() -> None:
     assert model.weight.data_ptr() == 0
 
 
-def test_a_model_on_meta_runs_as_fake_where_meta_alone_would_refuse() -> None:
+def test_a_meta_model_runs_with_fake_tensors_if_meta_would_fail() -> None:
     class Peeking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -269,7 +269,7 @@ def test_a_fake_forward_takes_no_memory() -> None:
     assert shapes(seen)["1"] == terabytes
 
 
-def test_tied_weights_are_one_fake_too() -> None:
+def test_tied_weights_stay_tied_as_fake_tensors() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -327,7 +327,7 @@ def test_a_fake_forward_that_needs_values_names_the_module_the_line_and_the_reas
 
 
 @pytest.mark.parametrize("verb", [tg.summary, tg.flops, tg.memory])
-def test_an_error_of_a_fake_forward_is_raised_once_and_torch_writes_no_log(
+def test_an_error_in_a_fake_forward_is_raised_once_without_torch_logs(
     verb: Callable[..., object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
@@ -338,7 +338,7 @@ def test_an_error_of_a_fake_forward_is_raised_once_and_torch_writes_no_log(
     assert capfd.readouterr().err == ""
 
 
-def test_a_model_of_fake_tensors_runs_as_it_is() -> None:
+def test_a_fake_tensor_model_runs_unchanged() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

@@ -61,7 +61,7 @@ def test_a_module_called_twice_has_two_calls() -> None:
     assert root.parent is None
 
 
-def test_a_call_knows_the_tensors_that_went_in_and_came_out() -> None:
+def test_a_call_has_its_input_and_output_tensors() -> None:
     root = calls_of(Twice(), torch.ones(2, 3), scale=torch.ones(()))[0]
 
     assert [(value.place, value.spec.shape) for value in root.inputs] == [
@@ -74,7 +74,7 @@ def test_a_call_knows_the_tensors_that_went_in_and_came_out() -> None:
     ]
 
 
-def test_views_and_results_in_place_share_the_memory_of_what_they_came_from() -> None:
+def test_views_and_in_place_results_share_memory_with_their_source() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Flatten(0), nn.Sigmoid())
 
     memory = {call.path: call.outputs[0].memory for call in calls_of(model, torch.ones(2, 3))}
@@ -83,7 +83,7 @@ def test_views_and_results_in_place_share_the_memory_of_what_they_came_from() ->
     assert memory["3"] != memory["2"]
 
 
-def test_memory_that_was_freed_and_used_again_is_another_memory() -> None:
+def test_reused_memory_counts_as_different_memory() -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20)))
 
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_memory_that_was_freed_and_used_again_is_another_memory() -> None:
     assert len({call.outputs[0].memory for call in calls[1:]}) == 20
 
 
-def test_outputs_are_bit_identical_on_the_fused_path_too() -> None:
+def test_outputs_are_bit_identical_on_the_fused_path() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_outputs_are_bit_identical_on_the_fused_path_too() -> None:
     assert paths(recorder.calls) == [""]
 
 
-def test_a_module_made_in_forward_stands_below_the_one_that_made_it() -> None:
+def test_a_module_created_in_forward_is_below_its_creator() -> None:
     class Maker(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             made: torch.Tensor = nn.Linear(3, 3)(x)
@@ -141,7 +141,7 @@ def test_an_exception_passes_through_and_names_the_innermost_module() -> None:
     assert all(call.outputs == () for call in recorder.calls)
 
 
-def test_a_model_that_catches_an_exception_goes_on_at_the_right_place() -> None:
+def test_after_a_caught_exception_calls_are_nested_correctly() -> None:
     class Careful(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -165,7 +165,7 @@ def test_a_model_that_catches_an_exception_goes_on_at_the_right_place() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StopIteration])
-def test_any_way_out_of_a_forward_leaves_nothing_behind(error: type[BaseException]) -> None:
+def test_leaving_a_forward_in_any_way_leaves_nothing_behind(error: type[BaseException]) -> None:
     class Leaver(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise error
@@ -203,7 +203,7 @@ def test_recordings_may_end_in_any_order() -> None:
     assert [len(recorder.calls) for recorder in recorders] == [0, 1]
 
 
-def test_calls_in_another_thread_are_not_seen() -> None:
+def test_calls_in_another_thread_are_not_recorded() -> None:
     model = nn.Linear(3, 3)
 
     with observe_calls(CallRecorder(model.named_modules())) as recorder:
@@ -214,7 +214,7 @@ def test_calls_in_another_thread_are_not_seen() -> None:
     assert recorder.calls == ()
 
 
-def test_a_model_is_exported_and_traced_in_a_block_as_outside_of_it() -> None:
+def test_export_and_fx_tracing_work_inside_a_block() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     x = torch.ones(1, 3)
     plain = torch.export.export(model, (x,)).graph_module.code
@@ -228,13 +228,13 @@ def test_a_model_is_exported_and_traced_in_a_block_as_outside_of_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
-def test_a_scripted_module_is_seen_from_outside() -> None:
+def test_a_scripted_module_is_recorded_as_one_call() -> None:
     model = nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.ReLU())
 
     assert paths(calls_of(model, torch.ones(1, 3))) == ["", "0", "1"]
 
 
-def test_a_compiled_model_compiles_without_a_break_and_gives_the_same() -> None:
+def test_a_compiled_model_has_no_graph_break_and_the_same_output() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     x = torch.ones(1, 3)
@@ -266,7 +266,7 @@ def test_a_module_that_was_compiled_in_place_runs_its_compiled_code() -> None:
     assert paths(recorded) == ["", "0", "1"]
 
 
-def test_dynamo_keeps_no_function_of_ours() -> None:
+def test_dynamo_does_not_cache_torchglass_functions() -> None:
     from torch._dynamo import utils
     from torch._dynamo.variables import nn_module
 
@@ -280,7 +280,7 @@ def test_dynamo_keeps_no_function_of_ours() -> None:
     assert nn_module.__dict__["unpatched_nn_module_call"] is CALL
 
 
-def test_a_model_as_deep_as_python_allows_runs_in_a_block_too() -> None:
+def test_a_model_at_the_recursion_limit_runs_in_a_block() -> None:
     model: nn.Module = nn.Linear(2, 2)
     while True:
         deeper = nn.Sequential(model)
@@ -313,7 +313,7 @@ def test_an_output_of_ten_thousand_tensors_is_recorded_whole() -> None:
     assert call.outputs[9_999].place == "9999"
 
 
-def test_a_user_s_function_mode_does_not_see_us() -> None:
+def test_a_user_function_mode_does_not_see_torchglass_ops() -> None:
     seen: list[str] = []
 
     class Mode(torch.overrides.TorchFunctionMode):
@@ -335,7 +335,7 @@ def test_a_user_s_function_mode_does_not_see_us() -> None:
     assert seen == plain
 
 
-def test_while_nobody_looks_torch_s_own_code_runs() -> None:
+def test_without_an_observer_the_original_call_code_runs() -> None:
     model = nn.Linear(3, 3)
 
     with intercept_calls():
@@ -350,7 +350,7 @@ def test_while_nobody_looks_torch_s_own_code_runs() -> None:
 
 
 @pytest.mark.parametrize("somebody_looks", [False, True])
-def test_what_another_has_put_in_the_place_of_torch_s_own_runs(
+def test_a_module_call_patched_by_others_still_runs(
     monkeypatch: pytest.MonkeyPatch, somebody_looks: bool
 ) -> None:
     seen: list[nn.Module] = []
@@ -389,7 +389,7 @@ class Paths(ModuleStack[Running]):
         return None if path is None else Running(path)
 
 
-def test_an_error_of_an_observer_is_one_warning_and_the_forward_goes_on() -> None:
+def test_an_observer_error_is_one_warning_and_the_forward_continues() -> None:
     model = nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())
     with observe_calls(Paths(model)) as paths:
         with pytest.warns(TorchglassWarning, match="some paths were not recorded") as told:
@@ -401,7 +401,7 @@ def test_an_error_of_an_observer_is_one_warning_and_the_forward_goes_on() -> Non
     assert paths.current is None
 
 
-def test_an_observer_can_tell_what_autograd_runs_again() -> None:
+def test_an_observer_can_recognize_checkpoint_recomputation() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     with observe_calls(Paths(model)) as paths:
         x = torch.ones(1, 2, requires_grad=True)

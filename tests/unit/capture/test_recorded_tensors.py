@@ -29,7 +29,7 @@ class Split(nn.Module):
         return x[:1], x[1:]
 
 
-def test_each_module_has_what_its_last_call_was_given_and_returned() -> None:
+def test_each_module_has_inputs_and_outputs_of_its_last_call() -> None:
     model, x = Twice(), torch.randn(2, 3)
     trace = tg.trace(model, x)
 
@@ -44,7 +44,7 @@ def test_each_module_has_what_its_last_call_was_given_and_returned() -> None:
     assert torch.equal(found[""]["input.0"], x)
 
 
-def test_what_was_not_saved_is_not_there() -> None:
+def test_unsaved_tensors_are_missing() -> None:
     trace = tg.trace(Twice(), torch.randn(2, 3))
 
     assert recorded_tensors(trace.record, {}) == {}

@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_tensors_of_a_checkpoint_can_be_looked_at(file: Path) -> None:
+def test_the_tensors_of_a_checkpoint_can_be_opened(file: Path) -> None:
     live = StoredObject(read_checkpoint(file), StoredTensors(file))
 
     page = live.open(live.module("1").id)
@@ -40,7 +40,7 @@ def test_the_tensors_of_a_checkpoint_can_be_looked_at(file: Path) -> None:
     assert live.values(ones.id, (None,), range(1), range(3)).tolist() == [[1.0, 1.0, 1.0]]
 
 
-def test_the_modules_of_a_checkpoint_are_walked_down(file: Path) -> None:
+def test_the_modules_of_a_checkpoint_can_be_navigated(file: Path) -> None:
     live = StoredObject(read_checkpoint(file), StoredTensors(file))
 
     first, second = live.open(live.module("").id).attributes
@@ -72,7 +72,7 @@ def test_only_the_tensors_of_a_page_are_loaded() -> None:
     assert loaded == ["t1", "t2"]
 
 
-def test_what_a_pass_left_behind_in_an_inner_module_is_walked_to(file: Path) -> None:
+def test_recorded_tensors_of_an_inner_module_can_be_reached(file: Path) -> None:
     recorded = {"0": {"output": torch.zeros(4, 3)}}
     live = StoredObject(read_checkpoint(file), {}, recorded)
 
@@ -81,7 +81,7 @@ def test_what_a_pass_left_behind_in_an_inner_module_is_walked_to(file: Path) -> 
     assert [one.role for one in live.open(first.id).attributes] == ["recorded"]
 
 
-def test_what_a_pass_left_behind_comes_first(file: Path) -> None:
+def test_recorded_tensors_of_a_checkpoint_come_first(file: Path) -> None:
     recorded = {"0": {"output": torch.zeros(4, 3)}}
     live = StoredObject(read_checkpoint(file), {}, recorded)
 

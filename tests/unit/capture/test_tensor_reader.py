@@ -70,7 +70,7 @@ def numbers(stats: Stats | None) -> list[float]:
     ],
     ids=lambda tensor: f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}",
 )
-def test_the_numbers_are_those_of_numpy(tensor: torch.Tensor) -> None:
+def test_statistics_match_numpy(tensor: torch.Tensor) -> None:
     one, other = measured(tensor, tensor.flip(0) if tensor.dim() else tensor)
 
     # A mean near zero is known as exactly as the numbers that cancel out in it.
@@ -79,7 +79,7 @@ def test_the_numbers_are_those_of_numpy(tensor: torch.Tensor) -> None:
         np.testing.assert_allclose(numbers(stats), expected(tensor), rtol=2e-6, atol=exactness)
 
 
-def test_a_mean_far_from_zero_is_exact_to_a_fraction_of_the_spread() -> None:
+def test_a_mean_far_from_zero_is_exact_relative_to_the_standard_deviation() -> None:
     tensors = torch.randn(8, 5000) + 1e5
 
     found = [numbers(stats) for stats in measured(*tensors)]
@@ -90,7 +90,7 @@ def test_a_mean_far_from_zero_is_exact_to_a_fraction_of_the_spread() -> None:
         assert spread == pytest.approx(exact_spread, rel=1e-4)
 
 
-def test_what_is_not_finite_is_counted_and_spoils_no_other_row() -> None:
+def test_non_finite_values_are_counted_and_do_not_affect_other_rows() -> None:
     spoilt = torch.tensor([1.0, float("nan"), float("inf"), 3.0])
     fine = torch.arange(4.0)
 
@@ -105,7 +105,7 @@ def test_what_is_not_finite_is_counted_and_spoils_no_other_row() -> None:
 
 
 @pytest.mark.parametrize(("shapes", "most_bytes"), [(1, 2 << 20), (2000, 16 << 20)])
-def test_copies_do_not_pile_up(shapes: int, most_bytes: int) -> None:
+def test_copies_do_not_accumulate(shapes: int, most_bytes: int) -> None:
     reader = StatisticsReader("full")
     tensors = [torch.ones((1 << 12) + number % shapes) for number in range(3000)]
     waiting = []
@@ -119,7 +119,7 @@ def test_copies_do_not_pile_up(shapes: int, most_bytes: int) -> None:
     assert most * 4 * (1 << 12) <= most_bytes
 
 
-def test_a_batch_takes_tensors_of_all_modes_one_after_the_other() -> None:
+def test_a_batch_accepts_tensors_of_all_grad_modes() -> None:
     reader = StatisticsReader("full")
 
     with torch.inference_mode():
@@ -143,11 +143,11 @@ def test_a_batch_takes_tensors_of_all_modes_one_after_the_other() -> None:
     ],
     ids=["empty", "meta", "expanded", "sparse", "float8"],
 )
-def test_what_cannot_be_a_row_does_not_wait(tensor: torch.Tensor) -> None:
+def test_a_tensor_that_cannot_be_batched_is_read_at_once(tensor: torch.Tensor) -> None:
     assert not StatisticsReader("full").read(tensor).is_pending
 
 
-def test_a_tensor_whose_memory_was_given_back_does_not_wait() -> None:
+def test_a_tensor_with_freed_memory_is_not_pending() -> None:
     tensor = torch.ones(3)
     tensor.untyped_storage().resize_(0)
 
@@ -160,14 +160,14 @@ def stats(reading: StatisticsReading) -> Stats:
     return found
 
 
-def test_statistics_of_a_tensor_met_again_are_the_same_reading() -> None:
+def test_statistics_of_an_unchanged_tensor_are_reused() -> None:
     reader = StatisticsReader("full")
     tensor = torch.ones(3)
 
     assert reader.read(tensor) is reader.read(tensor)
 
 
-def test_a_tensor_that_was_written_to_is_read_again() -> None:
+def test_a_modified_tensor_is_read_again() -> None:
     reader = StatisticsReader("full")
     tensor = torch.ones(3)
     before = reader.read(tensor)
@@ -181,7 +181,7 @@ def test_a_tensor_that_was_written_to_is_read_again() -> None:
     assert stats(after).std == pytest.approx(12**0.5)
 
 
-def test_a_tensor_that_does_not_tell_of_writes_is_always_read_again() -> None:
+def test_a_tensor_without_a_version_counter_is_always_read_again() -> None:
     reader = StatisticsReader("full")
 
     with torch.inference_mode():
@@ -194,7 +194,7 @@ def test_a_tensor_that_does_not_tell_of_writes_is_always_read_again() -> None:
     assert stats(after).max == 0.0
 
 
-def test_whether_gradients_are_wanted_is_read_again() -> None:
+def test_a_changed_requires_grad_is_read_again() -> None:
     reader = StatisticsReader("shapes")
     tensor = torch.ones(3)
 
@@ -202,7 +202,7 @@ def test_whether_gradients_are_wanted_is_read_again() -> None:
     assert reader.read(tensor.requires_grad_()).requires_grad
 
 
-def test_a_gradient_is_seen_and_asking_for_one_warns_of_nothing() -> None:
+def test_has_grad_is_read_without_a_warning() -> None:
     reader = StatisticsReader("shapes")
     leaf = torch.ones(3, requires_grad=True)
     torch.autograd.backward(leaf.sum())
@@ -213,7 +213,7 @@ def test_a_gradient_is_seen_and_asking_for_one_warns_of_nothing() -> None:
 
 
 @pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
-def test_no_tensor_is_held(level: Level) -> None:
+def test_the_statistics_reader_keeps_no_tensor_alive(level: Level) -> None:
     reader = StatisticsReader(level)
     tensor = torch.ones(1 << 20)
     gone = weakref.ref(tensor)
@@ -236,7 +236,7 @@ def test_a_cheap_sample_comes_from_all_columns_of_a_tensor() -> None:
     assert stats(reading).mean == pytest.approx(31.5, abs=0.5)
 
 
-def test_the_oldest_copies_give_way_when_the_budget_is_spent() -> None:
+def test_the_oldest_copies_are_dropped_when_the_budget_is_exceeded() -> None:
     reader = StatisticsReader("shapes", copy_bytes=1000)
     tensors = [torch.full((100,), float(number)) for number in range(5)]
 
@@ -248,7 +248,7 @@ def test_the_oldest_copies_give_way_when_the_budget_is_spent() -> None:
     assert reader.left_out == 4
 
 
-def test_a_copy_stays_what_the_tensor_was() -> None:
+def test_a_copy_keeps_the_original_values() -> None:
     reader = StatisticsReader("full", copy_bytes=1000)
     tensor = torch.ones(3)
 
@@ -282,13 +282,13 @@ def test_statistics_are_exact_for_small_and_large_tensors(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [50, 200, 100_000])
-def test_a_histogram_is_of_a_sample_no_larger_than_asked_for(size: int) -> None:
+def test_a_histogram_uses_at_most_the_requested_sample_size(size: int) -> None:
     histogram = read(torch.rand(size), sample_n=100)
 
     assert sum(histogram.counts) == min(size, 100)
 
 
-def test_a_sample_comes_from_everywhere() -> None:
+def test_a_sample_covers_the_whole_tensor() -> None:
     rows = torch.arange(64.0).repeat_interleave(64)
     columns = torch.arange(64.0).repeat(64)
 
@@ -298,7 +298,7 @@ def test_a_sample_comes_from_everywhere() -> None:
         assert len([count for count in histogram.counts if count]) > 60
 
 
-def test_sampling_leaves_all_random_states_alone() -> None:
+def test_sampling_does_not_change_any_random_state() -> None:
     before = torch.get_rng_state()
 
     read(torch.rand(100_000, generator=torch.Generator().manual_seed(1)))
@@ -306,7 +306,7 @@ def test_sampling_leaves_all_random_states_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_tensor_met_again_has_the_same_reading_until_it_is_written_to() -> None:
+def test_the_histogram_of_an_unchanged_tensor_is_reused() -> None:
     reader, tensor = HistogramReader(), torch.zeros(3)
 
     first, again = reader.read(tensor), reader.read(tensor)
@@ -317,7 +317,7 @@ def test_a_tensor_met_again_has_the_same_reading_until_it_is_written_to() -> Non
     assert written is not first
 
 
-def test_a_small_tensor_is_read_as_it_was_then() -> None:
+def test_a_small_tensor_is_read_with_its_values_at_that_time() -> None:
     reader, tensor = HistogramReader(), torch.zeros(3)
     reading = reader.read(tensor)
 
@@ -329,7 +329,7 @@ def test_a_small_tensor_is_read_as_it_was_then() -> None:
     assert reading.stats.max == 0
 
 
-def test_norms_are_the_lengths_of_the_samples_of_a_batch() -> None:
+def test_norms_are_computed_per_sample_of_a_batch() -> None:
     for shape in ((5, 4), (3, 2, 2), (7,), (64, 3, 32, 32)):
         reader, tensor = HistogramReader(), torch.randn(shape)
         reading = reader.read_once(tensor, norms=True)
@@ -348,7 +348,7 @@ def norms_of(reading: HistogramReading | None) -> Histogram:
     return reading.norms.histogram
 
 
-def test_a_factor_is_on_the_numbers_and_on_the_bins() -> None:
+def test_a_factor_scales_statistics_and_bins() -> None:
     reader = HistogramReader()
     plain, scaled = (reader.read_once(torch.tensor([1.0, 2.0, 4.0])) for _ in range(2))
     assert plain is not None
@@ -364,7 +364,7 @@ def test_a_factor_is_on_the_numbers_and_on_the_bins() -> None:
     assert scaled.histogram.exponent == plain.histogram.exponent - 2
 
 
-def test_many_at_once_are_read_as_one_by_one() -> None:
+def test_a_batched_read_equals_separate_reads() -> None:
     tensors = [torch.randn(4, 4) for _ in range(5)] + [torch.randn(300, 300), torch.empty(0)]
     reader = HistogramReader()
 
@@ -405,7 +405,7 @@ HARD: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*uantize:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*uantize:DeprecationWarning")
-def test_any_tensor_is_read(name: str) -> None:
+def test_a_tensor_of_any_type_is_read(name: str) -> None:
     tensor = HARD[name]()
 
     histogram = read(tensor)
@@ -415,7 +415,7 @@ def test_any_tensor_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("tensor", [torch.empty(0), torch.empty(3, device="meta")])
-def test_a_tensor_without_numbers_has_no_reading(tensor: torch.Tensor) -> None:
+def test_a_tensor_without_values_has_no_reading(tensor: torch.Tensor) -> None:
     reader = HistogramReader()
 
     assert reader.read(tensor) is None
@@ -436,7 +436,7 @@ def test_zeros_are_counted_exactly_on_request() -> None:
     assert small.zeros == pytest.approx(0.5)
 
 
-def test_more_of_a_kind_than_are_measured_together_are_each_read_for_themselves() -> None:
+def test_tensors_beyond_the_batch_size_are_read_correctly() -> None:
     reader = HistogramReader()
     tensors = [torch.full((2, 3), float(number)) for number in range(1000)]
 
@@ -447,7 +447,7 @@ def test_more_of_a_kind_than_are_measured_together_are_each_read_for_themselves(
     assert means == [*map(float, range(1000))]
 
 
-def test_tensors_of_very_many_shapes_are_each_read_for_themselves() -> None:
+def test_tensors_of_very_many_shapes_are_read_correctly() -> None:
     reader = HistogramReader()
     tensors = [torch.full((size,), float(size)) for size in range(1, 400)]
 
@@ -459,7 +459,7 @@ def test_tensors_of_very_many_shapes_are_each_read_for_themselves() -> None:
     ]
 
 
-def test_what_was_first_read_in_inference_mode_is_read_outside_of_it_too() -> None:
+def test_a_reader_first_used_in_inference_mode_works_outside_of_it() -> None:
     reader = HistogramReader()
 
     with torch.inference_mode():

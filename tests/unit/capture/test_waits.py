@@ -90,7 +90,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layers", [2, 20])
-def test_a_logged_step_reads_two_copies_and_nothing_else(
+def test_a_logged_step_makes_two_device_reads(
     layers: int, tmp_path: Path, reads: Counter[str]
 ) -> None:
     model = mlp(layers)
@@ -107,7 +107,7 @@ def test_a_logged_step_reads_two_copies_and_nothing_else(
     assert len(list(tg.open(tmp_path / "run.glass").series)) > 20 * layers
 
 
-def test_a_step_that_is_not_logged_reads_nothing(tmp_path: Path, reads: Counter[str]) -> None:
+def test_an_unlogged_step_makes_no_device_read(tmp_path: Path, reads: Counter[str]) -> None:
     model = mlp(5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with tg.watch(model, log_freq=100, save=tmp_path / "run.glass", verbose=False) as watcher:
@@ -119,7 +119,7 @@ def test_a_step_that_is_not_logged_reads_nothing(tmp_path: Path, reads: Counter[
 
 
 @pytest.mark.parametrize("layers", [2, 20])
-def test_a_recorded_forward_is_read_once(layers: int, reads: Counter[str]) -> None:
+def test_a_recorded_forward_makes_one_device_read(layers: int, reads: Counter[str]) -> None:
     model = mlp(layers)
     with torch.no_grad(), tg.record(model) as recording:
         model(torch.ones(6, 8))
@@ -129,7 +129,7 @@ def test_a_recorded_forward_is_read_once(layers: int, reads: Counter[str]) -> No
 
 @pytest.mark.parametrize("layers", [2, 20])
 @pytest.mark.parametrize(("cheap", "most"), [(False, 2), (True, 1)])
-def test_a_guarded_step_is_read_once_or_twice(
+def test_a_guarded_step_makes_one_or_two_device_reads(
     layers: int, cheap: bool, most: int, reads: Counter[str]
 ) -> None:
     model = mlp(layers)

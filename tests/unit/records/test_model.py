@@ -16,7 +16,7 @@ def test_a_page_of_attributes_is_plain_data() -> None:
     assert from_json_data(Page, to_json_data(page)) == page
 
 
-def test_a_property_that_was_not_called_says_nothing_of_itself() -> None:
+def test_an_uncalled_property_has_no_value() -> None:
     plain = to_json_data(Attribute(id=AttributeId(0), name="device", role="property"))
 
     assert plain == {"id": 0, "name": "device", "role": "property"}

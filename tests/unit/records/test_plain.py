@@ -8,7 +8,7 @@ from torchglass.records.json_data import from_json_data, nan_as_none, to_json_da
 from torchglass.records.model import ClassSource, Model, TensorSpec
 
 
-def test_a_model_comes_back_from_json_as_it_was() -> None:
+def test_a_model_round_trips_through_json() -> None:
     model = make.model(
         {"children": {"0": {"class": "torch.nn.Linear", "weight": (3, 2), "extra": "2, 3"}}}
     )
@@ -24,11 +24,11 @@ def test_a_model_comes_back_from_json_as_it_was() -> None:
     assert again.modules[1].slots[0].spec.shape == (3, 2)
 
 
-def test_fields_at_their_default_are_left_out() -> None:
+def test_fields_with_default_values_are_omitted() -> None:
     assert to_json_data(TensorSpec(shape=(), dtype="float32")) == {"shape": [], "dtype": "float32"}
 
 
-def test_a_shape_that_is_not_known_stays_unknown() -> None:
+def test_an_unknown_shape_stays_unknown() -> None:
     lazy = TensorSpec(shape=None, dtype="float32")
 
     assert from_json_data(TensorSpec, to_json_data(lazy)) == lazy
@@ -40,7 +40,7 @@ def test_a_newer_writers_fields_are_ignored() -> None:
     assert from_json_data(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
 
 
-def test_what_is_not_finite_becomes_nothing() -> None:
+def test_non_finite_values_become_none() -> None:
     plain = {"mean": math.nan, "range": [-math.inf, 1.5], "count": 3, "name": "nan"}
 
     assert nan_as_none(plain) == {"mean": None, "range": [None, 1.5], "count": 3, "name": "nan"}

@@ -6,14 +6,14 @@ from tests.recorded import histogram, stats
 from torchglass.records.run import FIELDS, Points, Series, SeriesId, point_values
 
 
-def test_a_series_is_called_by_its_place_and_name() -> None:
+def test_a_series_label_joins_path_and_name() -> None:
     assert Series(id=SeriesId(0), path="encoder.0", name="weight.grad").label == (
         "encoder.0.weight.grad"
     )
     assert Series(id=SeriesId(0), path="", name="loss").label == "loss"
 
 
-def test_every_kind_of_point_is_numbers_in_the_order_of_its_fields() -> None:
+def test_every_kind_of_point_is_a_tuple_of_values_in_field_order() -> None:
     assert point_values(0.5) == (0.5,)
     assert dict(zip(FIELDS["stats"], point_values(stats(3)), strict=True))["max"] == 3
     assert point_values(histogram(3)) == point_values(stats(3))

@@ -7,7 +7,7 @@ from torchglass.store.arrow_columns import SCHEMA_COLUMNS
 from torchglass.store.segments import SEGMENT_COLUMNS
 
 
-def test_the_documentation_lists_the_columns_as_they_are() -> None:
+def test_the_documented_columns_are_current() -> None:
     page = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
 
     for name, (kind, meaning) in SCHEMA_COLUMNS.items():

@@ -27,7 +27,7 @@ def test_every_span_is_a_slice_in_microseconds(events: list[dict[str, Any]]) -> 
     assert linear["args"] == {"module": "fc", "cpu_us": 0.050}
 
 
-def test_slices_of_one_line_lie_inside_each_other_or_apart(events: list[dict[str, Any]]) -> None:
+def test_slices_of_one_track_are_nested_or_disjoint(events: list[dict[str, Any]]) -> None:
     ends: list[float] = []
     for event in (event for event in events if event["ph"] == "X"):
         while ends and event["ts"] >= ends[-1]:
@@ -37,7 +37,7 @@ def test_slices_of_one_line_lie_inside_each_other_or_apart(events: list[dict[str
         ends.append(end)
 
 
-def test_an_arrow_leads_from_the_op_to_its_backward(events: list[dict[str, Any]]) -> None:
+def test_an_arrow_connects_an_op_to_its_backward(events: list[dict[str, Any]]) -> None:
     starts = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
     ends = {event["id"]: event["ts"] for event in events if event["ph"] == "f"}
 
@@ -46,14 +46,16 @@ def test_an_arrow_leads_from_the_op_to_its_backward(events: list[dict[str, Any]]
     assert all(starts[arrow] < ends[arrow] for arrow in starts)
 
 
-def test_the_model_and_the_clock_have_their_names(events: list[dict[str, Any]]) -> None:
+def test_the_process_is_named_after_the_model_and_the_thread_after_the_clock(
+    events: list[dict[str, Any]],
+) -> None:
     names = {event["name"]: event["args"]["name"] for event in events if event["ph"] == "M"}
 
     assert names == {"process_name": "Net", "thread_name": "host"}
     assert any(event["name"] == "Net" for event in events if event["ph"] == "X")
 
 
-def test_it_is_json() -> None:
+def test_a_chrome_trace_is_valid_json() -> None:
     plain = json.loads(json.dumps(chrome_trace(timing(), "Net")))
 
     assert plain == chrome_trace(timing(), "Net")

@@ -49,7 +49,7 @@ STEP = FlopRecord(
 )
 
 
-def test_a_total_has_all_that_was_called_inside() -> None:
+def test_a_total_includes_all_inner_calls() -> None:
     modules = add_up(STEP).modules
 
     assert modules["blocks.0"].forward.total_flops == 110
@@ -58,7 +58,7 @@ def test_a_total_has_all_that_was_called_inside() -> None:
     assert modules[""].total_flops == 1 + 10 + 100 + 1500
 
 
-def test_a_module_that_is_called_from_two_places_has_both() -> None:
+def test_a_module_called_from_two_places_counts_both_calls() -> None:
     shared = add_up(STEP).modules["shared"]
 
     assert shared.calls == 3
@@ -66,13 +66,13 @@ def test_a_module_that_is_called_from_two_places_has_both() -> None:
     assert shared.recomputed_flops == 500
 
 
-def test_a_container_that_nobody_calls_has_what_its_modules_have() -> None:
+def test_an_uncalled_container_sums_its_modules() -> None:
     blocks = add_up(STEP).modules["blocks"]
 
     assert (blocks.calls, blocks.self_flops, blocks.total_flops) == (0, 0, 1610)
 
 
-def test_a_module_that_calls_itself_is_in_its_total_once() -> None:
+def test_a_recursive_module_is_counted_once_in_its_total_flops() -> None:
     calls = [("", None), ("a", 0), ("a", 1)]
     places = tuple(CallPath(path=path, parent=parent, calls=1) for path, parent in calls)
 
@@ -81,7 +81,7 @@ def test_a_module_that_calls_itself_is_in_its_total_once() -> None:
     assert modules["a"].total_flops == modules["a"].self_flops == modules[""].total_flops == 3
 
 
-def test_what_no_module_owns_stands_apart() -> None:
+def test_unattributed_flops_are_separate() -> None:
     found = Flops(make.model({}), STEP)
 
     assert found.unattributed.total_flops == 7
@@ -89,7 +89,7 @@ def test_what_no_module_owns_stands_apart() -> None:
     assert found.total_flops == found.root.total_flops + 7 == 1618
 
 
-def test_uncounted_ops_are_told_and_make_all_around_them_lower_bounds() -> None:
+def test_uncounted_ops_are_listed_and_make_totals_lower_bounds() -> None:
     found = Flops(make.model({}), STEP)
 
     assert [(one.op, one.calls) for one in found.uncounted] == [("aten._fft_r2c", 3)]
@@ -100,7 +100,7 @@ def test_uncounted_ops_are_told_and_make_all_around_them_lower_bounds() -> None:
     ]
 
 
-def test_the_share_of_time_is_of_the_whole_step() -> None:
+def test_the_time_share_is_relative_to_the_whole_step() -> None:
     ops = op(0, 4, time_ns=30), op(0, time_ns=20, nature="free")
     found = Flops(make.model({}), FlopRecord(places=PLACES, ops=ops, total_ns=100))
 
@@ -109,7 +109,7 @@ def test_the_share_of_time_is_of_the_whole_step() -> None:
     assert found.uncounted_share == 0
 
 
-def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
+def test_rows_are_a_tree_or_a_list_sorted_by_size() -> None:
     model = make.model({"children": {"shared": {}, "blocks": {"children": {"0": {}, "1": {}}}}})
     found = Flops(model, STEP)
 
@@ -129,5 +129,5 @@ def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
     assert own == [("shared", 1600), ("blocks.0", 10), ("unattributed", 7), ("Net", 1)]
 
 
-def test_the_record_goes_through_json_and_back() -> None:
+def test_a_flops_record_round_trips_through_json() -> None:
     assert from_json_data(FlopRecord, to_json_data(STEP)) == STEP

@@ -43,7 +43,7 @@ def counted(*ops: OpFlopRecord, **fields: object) -> Flops:
         (2e18, "2.00 E"),
     ],
 )
-def test_a_number_of_operations_has_three_digits(count: float, text: str) -> None:
+def test_flops_are_written_with_three_digits(count: float, text: str) -> None:
     assert format_flops(count) == text
 
 
@@ -67,14 +67,14 @@ def test_a_forward_alone_has_one_group_of_columns() -> None:
     assert "Total    3,000 FLOPs = 1,500 MACs" in lines
 
 
-def test_a_backward_has_its_own() -> None:
+def test_a_backward_has_its_own_columns() -> None:
     text = str(counted(FC, backward=True))
 
     assert "Backward" in text
     assert "forward 3,000, backward 0" in text
 
 
-def test_a_lower_bound_is_said_in_the_rows_and_below() -> None:
+def test_a_lower_bound_is_marked_in_the_rows_and_explained_below() -> None:
     text = str(counted(FC, ODD, total_ns=100))
 
     assert "≥ 3.00 K" in text
@@ -87,7 +87,7 @@ def test_notes_are_printed() -> None:
     assert "Note: what to know." in str(counted(FC, notes=("what to know",)))
 
 
-def test_the_table_of_ops_tells_what_is_unknown() -> None:
+def test_the_ops_table_shows_unknown_ops() -> None:
     lines = counted(FC, ODD, total_ns=100).op_table(count=1).splitlines()
 
     assert lines[3].split()[:3] == ["aten.addmm", "1", "3.00"]
@@ -95,7 +95,7 @@ def test_the_table_of_ops_tells_what_is_unknown() -> None:
     assert "?" in counted(FC, ODD).op_table()
 
 
-def test_with_times_there_is_a_speed() -> None:
+def test_with_times_there_is_a_throughput() -> None:
     found = Flops(MODEL, FlopRecord(places=PLACES, ops=(FC,)), timing())
 
     assert found.flops_per_second == 3000 / 300e-9
@@ -103,7 +103,7 @@ def test_with_times_there_is_a_speed() -> None:
     assert "10.0 G FLOP/s over 300.0ns" in str(found)
 
 
-def test_json_and_csv_have_every_number() -> None:
+def test_json_and_csv_have_all_counts() -> None:
     found = counted(FC, ODD, total_ns=100)
 
     plain = json.loads(found.to_json())
@@ -118,7 +118,7 @@ def test_json_and_csv_have_every_number() -> None:
     assert lines[0]["uncounted_calls"] == "2"
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_invalid_modules_sort_keys_and_depths_are_refused() -> None:
     with pytest.raises(LookupFailedError, match="no module 'x' was measured"):
         counted(FC)["x"]
     with pytest.raises(ViewError, match="sort must be one of"):

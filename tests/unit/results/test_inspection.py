@@ -9,7 +9,7 @@ from torchglass.errors import LookupFailedError
 from torchglass.results.inspection import Inspection
 
 
-def test_modules_are_found_by_path_and_another_place_tells_of_the_first() -> None:
+def test_modules_are_found_by_path_and_an_alias_names_the_first() -> None:
     result = Inspection(inspected())
 
     assert list(result) == ["", "fc", "rest", "rest.0"]
@@ -19,7 +19,7 @@ def test_modules_are_found_by_path_and_another_place_tells_of_the_first() -> Non
     assert "output_shapes: [[2, 2]]" in str(result["fc"])
 
 
-def test_a_wrong_path_offers_one_that_is_there() -> None:
+def test_an_unknown_path_error_suggests_an_existing_one() -> None:
     with pytest.raises(LookupFailedError, match="did you mean rest"):
         Inspection(inspected())["rest.1"]
 

@@ -16,7 +16,7 @@ from torchglass.records.model import Stats
 from torchglass.results.inspection import SCHEMA_FILE, Inspection, inspection_dict, read_json
 
 
-def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:
+def test_units_are_decimal_megabytes_and_milliseconds() -> None:
     info = inspection_dict(inspected())["Net"]["children"]["fc"]["info"]
 
     assert info["param_memory_usage"] == 0.0001
@@ -29,7 +29,7 @@ def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:
     assert info["effective_additional_memory_bwd"] == -0.000016
 
 
-def test_the_file_is_as_its_schema_says_and_is_read_back_to_the_same_record() -> None:
+def test_the_file_matches_its_schema_and_round_trips() -> None:
     record = inspected()
 
     text = Inspection(record).to_json()
@@ -38,7 +38,7 @@ def test_the_file_is_as_its_schema_says_and_is_read_back_to_the_same_record() ->
     assert read_json(text) == record
 
 
-def test_what_is_no_number_is_null_in_the_file_and_nan_again_after_it() -> None:
+def test_nan_is_null_in_the_file_and_nan_after_loading() -> None:
     nothing = Stats(count=2, min=math.nan, max=math.nan, mean=math.nan, std=math.nan, nan=2)
     root = InspectedModule(
         path="", name="", class_name="Net", calls=(call(1, outputs=(tensor(2, stats=nothing),)),)
@@ -52,7 +52,7 @@ def test_what_is_no_number_is_null_in_the_file_and_nan_again_after_it() -> None:
     assert json.loads(text)["Net"]["info"]["forward_nan_count"] == 2
 
 
-def test_latencies_are_of_the_latest_pass_and_nan_of_any() -> None:
+def test_latencies_are_from_the_latest_pass_and_nan_flags_from_any() -> None:
     bad = Stats(count=2, min=0, max=0, mean=0, std=0, nan=1)
     calls = (
         call(1, outputs=(tensor(2, stats=bad),), forward=CallCost(total_ns=9, self_ns=9)),
@@ -72,12 +72,12 @@ def test_latencies_are_of_the_latest_pass_and_nan_of_any() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": {}, "b": {}}', '{"a": {"info": {}}}'])
-def test_another_file_is_refused(text: str) -> None:
+def test_a_file_that_is_not_an_inspection_is_refused(text: str) -> None:
     with pytest.raises(StoreError, match="not an inspection"):
         read_json(text)
 
 
-def test_the_schema_refuses_a_file_with_a_key_left_out_or_made_up() -> None:
+def test_the_schema_refuses_missing_and_unknown_keys() -> None:
     schema: Any = json.loads(SCHEMA_FILE.read_text())
     short, long = inspection_dict(inspected()), inspection_dict(inspected())
     del short["Net"]["children"]["fc"]["info"]["forward_nan"]

@@ -17,20 +17,20 @@ Gradient: root mean square of the gradient at the module's output.
 """  # noqa: E501
 
 
-def test_a_table_has_a_line_for_each_module_and_says_where_nan_came_up() -> None:
+def test_a_table_has_a_line_per_module_and_marks_nan() -> None:
     shown = Inspection(inspected()).table().splitlines()
 
     assert [line for line in shown if line.strip("─")] == LINES.splitlines()
 
 
-def test_only_so_many_levels_are_shown() -> None:
+def test_depth_limits_the_shown_levels() -> None:
     shown = Inspection(inspected()).table(depth=1)
 
     assert "rest" in shown
     assert "↗" not in shown
 
 
-def test_what_nobody_measured_has_no_column() -> None:
+def test_unmeasured_values_have_no_column() -> None:
     record = inspected()
     bare = replace(
         record,
@@ -44,7 +44,7 @@ def test_what_nobody_measured_has_no_column() -> None:
     assert "NaN" not in shown
 
 
-def test_a_module_that_computes_nan_itself_is_named_though_it_has_others_inside() -> None:
+def test_a_container_that_computes_nan_itself_is_named() -> None:
     record = inspected()
     root, layer, *rest = record.modules
     (call,) = layer.calls

@@ -26,7 +26,7 @@ def step() -> Writing:
     return written
 
 
-def test_a_table_shows_only_columns_that_have_something() -> None:
+def test_a_table_shows_only_columns_with_values() -> None:
     heading = Memory(MODEL, (), step().footprint()).table().splitlines()[1]
 
     assert heading.split() == [
@@ -35,7 +35,7 @@ def test_a_table_shows_only_columns_that_have_something() -> None:
     ]
 
 
-def test_the_columns_that_are_asked_for_are_shown_and_others_are_refused() -> None:
+def test_requested_columns_are_shown_and_unknown_ones_refused() -> None:
     taken = Memory(MODEL, (), step().footprint())
 
     lines = taken.table(columns=["parameters_self", "peak"]).splitlines()
@@ -46,7 +46,7 @@ def test_the_columns_that_are_asked_for_are_shown_and_others_are_refused() -> No
         taken.table(columns=["size"])
 
 
-def test_the_peak_is_told_with_what_it_is_made_of() -> None:
+def test_the_peak_is_shown_with_its_composition() -> None:
     text = str(Memory(MODEL, (), step().footprint(optimizer="Adam", notes=("so it is",))))
 
     assert "3.5 KB on cpu, in the backward: mm of a" in text
@@ -55,7 +55,7 @@ def test_the_peak_is_told_with_what_it_is_made_of() -> None:
     assert "Note: so it is." in text
 
 
-def test_the_peak_has_in_it_what_kernels_take_inside_of_themselves() -> None:
+def test_the_peak_includes_memory_inside_kernels() -> None:
     allocations = (AllocatorPeak(device="cpu", peak_bytes=1536 + 1024, op="conv"),)
 
     text = str(Memory(MODEL, (), step().footprint(allocations=allocations)))
@@ -72,18 +72,18 @@ def test_a_device_without_memory_is_refused() -> None:
     assert taken.on("cpu").peak_bytes == taken.peak_bytes
 
 
-def test_a_module_that_there_is_not_is_refused() -> None:
+def test_an_unknown_module_is_refused() -> None:
     with pytest.raises(LookupFailedError, match="no module 'c' was measured"):
         Memory(MODEL, (), step().footprint())["c"]
 
 
 @pytest.mark.parametrize("options", [{"sort": "size"}, {"depth": -1}])
-def test_a_table_that_cannot_be_is_refused(options: dict[str, object]) -> None:
+def test_invalid_table_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ViewError):
         Memory(MODEL, (), step().footprint()).table(**options)  # type: ignore[arg-type]
 
 
-def test_an_area_shows_the_most_of_each_column_and_the_phases_below() -> None:
+def test_an_area_chart_shows_the_maximum_per_column_and_the_phases() -> None:
     timeline = [moment(1024), moment(4096), *(moment(2048, "backward") for _ in range(38))]
 
     lines = area_text(timeline, before_bytes=0, cells=28, height=4)
@@ -97,17 +97,17 @@ def test_an_area_shows_the_most_of_each_column_and_the_phases_below() -> None:
     ]
 
 
-def test_few_changes_are_stretched_over_the_columns() -> None:
+def test_few_changes_are_stretched_over_the_width() -> None:
     lines = area_text([moment(0), moment(8)], before_bytes=0, cells=17, height=1)
 
     assert lines == ["0 B ┤▁▁▁▁▁▁██████", "    └ forward ──"]
 
 
-def test_an_empty_timeline_has_no_area() -> None:
+def test_an_empty_timeline_has_no_chart() -> None:
     assert area_text([], before_bytes=10, cells=40, height=3) == []
 
 
-def test_weights_that_lie_in_no_tensor_are_told() -> None:
+def test_packed_weights_are_noted_as_not_included() -> None:
     model = make.model({"weight": (4, 8), "children": {"a": {"children": {"inner": {}}}}})
     slots = tuple(replace(slot, role="packed") for slot in model.root.slots)
     packed = replace(model, modules=(replace(model.root, slots=slots), *model.modules[1:]))

@@ -9,7 +9,7 @@ from torchglass.results.flops import Amount, ModuleFlops
 from torchglass.results.report import measures
 
 
-def test_a_row_has_what_each_of_them_tells() -> None:
+def test_a_row_combines_time_flops_and_memory() -> None:
     forward = Times(runs=(StageTime(calls=2, self_ns=3, total_ns=5),), published=0)
     time = ModuleTime(path="a", forward=forward)
     flops = ModuleFlops(path="a", calls=2, forward=Amount(self_flops=7, total_flops=9))
@@ -23,7 +23,7 @@ def test_a_row_has_what_each_of_them_tells() -> None:
     assert row.total_backward_ns is None
 
 
-def test_what_nobody_tells_is_not_known() -> None:
+def test_unmeasured_quantities_are_none() -> None:
     flops = ModuleFlops(path="a", calls=1)
 
     (row,) = measures({}, {"a": flops}, {}, ("a note",)).rows

@@ -30,7 +30,7 @@ SIZES = [
 ]
 
 
-def test_a_tree_has_what_is_no_module_s_below_the_model() -> None:
+def test_unattributed_costs_are_the_last_row_below_the_model() -> None:
     lines = [(row.name, row.depth, row.last) for row in tree(SIZES, MODEL, None, None)]
 
     assert lines == [
@@ -43,7 +43,7 @@ def test_a_tree_has_what_is_no_module_s_below_the_model() -> None:
     ]
 
 
-def test_the_largest_of_siblings_comes_first_and_the_last_is_marked() -> None:
+def test_siblings_are_sorted_by_size_and_the_last_is_marked() -> None:
     lines = [(row.name, row.last) for row in tree(SIZES, MODEL, lambda one: one.size, None)]
 
     assert lines == [
@@ -56,13 +56,13 @@ def test_the_largest_of_siblings_comes_first_and_the_last_is_marked() -> None:
     ]
 
 
-def test_one_list_has_full_names_and_only_so_many_levels() -> None:
+def test_a_flat_list_has_full_paths_down_to_a_depth() -> None:
     names = [row.name for row in ranked(SIZES, MODEL, lambda one: one.size, depth=1)]
 
     assert names == [MODEL.name, "head", "encoder", "unattributed"]
 
 
-def test_modules_made_as_the_model_ran_come_after_its_own() -> None:
+def test_modules_created_in_the_forward_come_after_those_of_the_model() -> None:
     paths = list(paths_of(MODEL, ["head", "head.<Linear>"]))
 
     assert paths == ["", "encoder", "encoder.0", "encoder.1", "head", "head.<Linear>"]
@@ -75,7 +75,7 @@ def test_modules_made_as_the_model_ran_come_after_its_own() -> None:
         (None, -1, "depth must be 0 or more, not -1"),
     ],
 )
-def test_what_is_no_order_and_no_depth_is_refused(
+def test_an_invalid_order_or_depth_is_refused(
     sort: str | None, depth: int | None, message: str
 ) -> None:
     with pytest.raises(ViewError, match=message):

@@ -36,7 +36,7 @@ def cells(text: str, first: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if first in line.split()[:2])
 
 
-def test_a_row_tells_shape_parameters_calls_and_both_stages() -> None:
+def test_a_row_has_shape_parameters_calls_and_both_stages() -> None:
     text = str(profile())
 
     assert cells(text, "fc") == [
@@ -47,7 +47,7 @@ def test_a_row_tells_shape_parameters_calls_and_both_stages() -> None:
     assert cells(text, "unattributed")[2:] == ["50.0ns", "50.0ns", "25%", "±25%"]
 
 
-def test_below_the_rows_stands_how_it_was_measured() -> None:
+def test_the_measuring_method_is_shown_below_the_rows() -> None:
     text = str(profile(plain_cpu_ns=(200,), threads=2))
 
     assert (
@@ -58,14 +58,14 @@ def test_below_the_rows_stands_how_it_was_measured() -> None:
     assert "ops=False has less overhead" in text
 
 
-def test_a_busy_machine_is_said() -> None:
+def test_a_busy_machine_is_reported() -> None:
     text = str(profile(runs=(attribute_time(run(10, cpu=4)),), published=0, notes=("it was late",)))
 
     assert "Note: it was late." in text
     assert "Note: wall time is 2.5× CPU time: the machine is busy" in text
 
 
-def test_a_device_s_clock_is_named() -> None:
+def test_the_clock_of_a_device_is_named() -> None:
     assert "on cuda:0" in str(profile(scales=[1], clock="cuda:0"))
 
 
@@ -79,7 +79,7 @@ def test_columns_are_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize("options", [{"sort": "name"}, {"depth": -1}])
-def test_a_view_that_is_not_there_is_refused(options: Any) -> None:
+def test_an_unknown_view_is_refused(options: Any) -> None:
     with pytest.raises(ViewError):
         profile().table(**options)
 
@@ -100,7 +100,7 @@ def test_the_slowest_ops_come_first() -> None:
     assert "between ops" in profile().op_table(None)
 
 
-def test_the_overlay_is_drawn_as_in_the_first_document() -> None:
+def test_the_overlay_is_drawn_as_specified() -> None:
     assert profile().overlay("fc").splitlines() == [
         "fc              16 params    Shape: 4×3   Time: 180.0ns   Mem: 64 B",
         "├─ forward()    ⚡ 60.0ns    Input: 2×3   Output: 2×4",
@@ -109,7 +109,7 @@ def test_the_overlay_is_drawn_as_in_the_first_document() -> None:
     ]
 
 
-def test_the_overlay_shows_all_layers_and_the_memory_that_is_known() -> None:
+def test_the_overlay_shows_all_layers_and_known_memory() -> None:
     text = profile().overlay(memory={"act": 1024})
 
     assert [block.split()[0] for block in text.split("\n\n")] == ["fc", "act"]
@@ -146,7 +146,7 @@ def test_the_last_line_names_the_slowest_modules_with_their_shares() -> None:
     assert last == "Slowest: fc 60%, act 20%, Net 3% (share of the total time, without children)"
 
 
-def test_what_no_module_owns_and_the_signs_in_the_table_are_explained() -> None:
+def test_unattributed_time_and_symbols_are_explained() -> None:
     text = str(profile())
 
     assert "Unattributed  25% of backward belongs to no module: the loss, autograd" in text
@@ -154,7 +154,7 @@ def test_what_no_module_owns_and_the_signs_in_the_table_are_explained() -> None:
     assert "–:" not in text
 
 
-def test_a_module_that_several_others_call_is_named_as_its_row_may_be_the_larger_one() -> None:
+def test_a_module_called_from_several_modules_is_noted() -> None:
     calls = (
         make.call(0, ""),
         make.call(1, "fc", parent=0),

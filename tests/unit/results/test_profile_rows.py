@@ -20,7 +20,7 @@ def rows(**options: Any) -> list[ModuleRow[ModuleTime]]:
     return Profile(LARGER, (), timing()).module_rows(**options)
 
 
-def test_rows_are_a_tree_with_what_no_module_owns_at_its_end() -> None:
+def test_rows_are_a_tree_ending_with_unattributed_time() -> None:
     table = rows()
 
     assert [(row.name, row.depth, row.last) for row in table] == [
@@ -42,7 +42,7 @@ def test_siblings_or_all_are_sorted_by_time() -> None:
     assert all(row.depth == 0 for row in by_self)
 
 
-def test_depth_says_how_far_down_rows_go() -> None:
+def test_depth_limits_the_rows() -> None:
     assert [row.name for row in rows(depth=0)] == ["Net"]
     assert [row.name for row in rows(depth=0, sort="self")] == [
         "unattributed",
@@ -50,7 +50,7 @@ def test_depth_says_how_far_down_rows_go() -> None:
     ]
 
 
-def test_a_module_made_as_the_model_ran_has_a_row_below_its_maker() -> None:
+def test_a_module_created_in_the_forward_has_a_row_below_its_creator() -> None:
     bare = make.model({"children": {"fc": {"class": "Linear"}}})
     found = Profile(bare, (), timing()).module_rows()
 
@@ -61,7 +61,7 @@ def csv_lines() -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(Profile(MODEL, (), timing()).to_csv())))
 
 
-def test_the_model_and_what_no_module_owns_have_words() -> None:
+def test_csv_names_the_model_and_unattributed_time() -> None:
     assert [line["path"] for line in csv_lines()] == [MODEL.name, "fc", "act", "unattributed"]
 
 
@@ -73,7 +73,7 @@ def test_self_times_add_up_to_the_model() -> None:
         assert found[0][f"{stage}_total_ns"] == str(total)
 
 
-def test_the_spread_of_all_runs_stands_beside_the_fastest() -> None:
+def test_the_spread_of_all_runs_is_beside_the_fastest_run() -> None:
     fc = csv_lines()[1]
 
     assert fc["calls"] == "1"
@@ -83,7 +83,7 @@ def test_the_spread_of_all_runs_stands_beside_the_fastest() -> None:
     assert [float(fc[name]) for name in quartiles] == [90, 120, 150]
 
 
-def test_a_stage_without_a_part_in_it_is_empty() -> None:
+def test_a_stage_without_a_measurement_is_empty() -> None:
     unattributed = csv_lines()[-1]
 
     assert unattributed["forward_self_ns"] == ""

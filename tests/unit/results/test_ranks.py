@@ -82,17 +82,17 @@ def test_a_folder_of_ranks_opens_as_one_run(run: SavedRun, folder: Path) -> None
     assert repr(run) == f"<run net: 4 series, 5 steps, 4 ranks, finished ({folder})>"
 
 
-def test_each_rank_can_be_looked_at_by_itself(run: SavedRun) -> None:
+def test_each_rank_can_be_read_separately(run: SavedRun) -> None:
     assert list(run.ranks) == [0, 1, 2, 3]
     assert [rank["loss"].values[0] for rank in run.ranks.values()] == [0, 1, 2, 3]
     assert run.ranks[2].run.host == "node2"
 
 
-def test_one_number_a_rank_becomes_its_mean(run: SavedRun) -> None:
+def test_scalars_of_several_ranks_become_their_mean(run: SavedRun) -> None:
     assert run["loss"].values.tolist() == [1.5] * 5
 
 
-def test_statistics_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None:
+def test_statistics_cover_the_values_of_all_ranks(run: SavedRun) -> None:
     weight = run["fc.weight"]
 
     for step, row in zip(weight.steps.tolist(), weight.values, strict=True):
@@ -100,7 +100,7 @@ def test_statistics_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None
         np.testing.assert_allclose(row, point_values(stats_of(np.array(values))))
 
 
-def test_histograms_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None:
+def test_histograms_cover_the_values_of_all_ranks(run: SavedRun) -> None:
     for step, merged in enumerate(run["fc.output"].histograms):
         values = [value for rank in range(RANKS) for value in values_at(step, rank)]
         whole = histogram_of(values, merged.exponent)
@@ -108,7 +108,7 @@ def test_histograms_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None
         assert merged.stats.count == RANKS * 50
 
 
-def test_histograms_of_several_series_are_those_of_each(run: SavedRun) -> None:
+def test_histograms_of_several_series_stay_separate(run: SavedRun) -> None:
     loss, output = (run[label].record.id for label in ("loss", "fc.output"))
 
     of_loss, of_output = run.reader.histograms_of([loss, output], after=2)
@@ -124,7 +124,7 @@ def test_a_pattern_opens_what_it_matches(folder: Path) -> None:
         assert list(run.ranks) == [0, 2]
 
 
-def test_a_series_that_only_one_rank_has_is_there(folder: Path) -> None:
+def test_a_series_of_only_one_rank_is_included(folder: Path) -> None:
     with FileReader(folder / "net-rank1.glass") as reader:
         one = FileSink(reader.path, reader.run(), resume=True)
     one.put_frame(Frame(step=5, time_ns=NOW, points={one.series("", "only here"): 7.0}))
@@ -136,7 +136,7 @@ def test_a_series_that_only_one_rank_has_is_there(folder: Path) -> None:
         assert run.reader.document(Graph) == Graph(passes=3)
 
 
-def test_a_nan_on_rank_3_only_and_a_straggler_are_seen(tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_and_a_straggler_are_found(tmp_path: Path) -> None:
     write_rank(tmp_path / "rank0.glass", 0, 20)
     write_rank(tmp_path / "rank1.glass", 1, 20, forward_seconds=0.12)
     write_rank(tmp_path / "rank2.glass", 2, 20)
@@ -156,7 +156,7 @@ def test_a_nan_on_rank_3_only_and_a_straggler_are_seen(tmp_path: Path) -> None:
     assert "step 7, fc.output" in text
 
 
-def test_masks_and_values_that_are_logged_as_nan_set_no_rank_apart(tmp_path: Path) -> None:
+def test_masks_and_logged_nan_do_not_mark_a_rank_as_different(tmp_path: Path) -> None:
     for rank in range(2):
         sink = write_rank(tmp_path / f"rank{rank}.glass", rank, 5, close=False)
         accuracy, mask = sink.series("", "accuracy"), sink.series("fc", "input.mask", "stats")
@@ -169,7 +169,7 @@ def test_masks_and_values_that_are_logged_as_nan_set_no_rank_apart(tmp_path: Pat
         assert run.compare_ranks().findings == ()
 
 
-def test_a_killed_rank_is_seen_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_killed_rank_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     for rank in range(RANKS - 1):
         write_rank(tmp_path / f"rank{rank}.glass", rank, 200)
     gone = write_rank(tmp_path / "rank3.glass", 3, 30, close=False)
@@ -186,7 +186,7 @@ def test_a_killed_rank_is_seen_and_not_waited_for(tmp_path: Path) -> None:
     gone.close()
 
 
-def test_a_step_is_there_once_all_ranks_at_work_have_it(tmp_path: Path) -> None:
+def test_a_step_is_available_once_all_live_ranks_have_it(tmp_path: Path) -> None:
     sinks = [
         write_rank(tmp_path / f"rank{rank}.glass", rank, 5 - rank, close=False)
         for rank in range(RANKS)
@@ -204,7 +204,7 @@ def test_a_step_is_there_once_all_ranks_at_work_have_it(tmp_path: Path) -> None:
         sink.close()
 
 
-def test_ranks_whose_numbers_went_to_the_first_are_no_ranks_of_their_own(tmp_path: Path) -> None:
+def test_ranks_reduced_to_rank_0_are_not_separate_ranks(tmp_path: Path) -> None:
     write_rank(tmp_path / "rank0.glass", 0, 3)
     FileSink(tmp_path / "rank1.glass", RunRecord(name="net", created_ns=NOW, rank=1)).close()
 
@@ -225,7 +225,7 @@ def test_an_empty_folder_says_so(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
-def test_a_rank_whose_file_cannot_be_read_is_left_out_and_named(folder: Path) -> None:
+def test_a_rank_with_an_unreadable_file_is_skipped_and_named(folder: Path) -> None:
     (folder / "net-rank3.glass").write_bytes(b"")
 
     with pytest.warns(TorchglassWarning, match=r"left out: .*net-rank3\.glass is empty"):

@@ -112,12 +112,12 @@ def test_a_module_is_found_by_its_path() -> None:
     assert recording["fc"].totals.calls == 2
 
 
-def test_a_path_that_was_not_called_is_told_with_those_most_like_it() -> None:
+def test_an_uncalled_path_error_names_the_closest_paths() -> None:
     with pytest.raises(LookupFailedError, match=r"no module 'fc1' was called; did you mean fc\?"):
         two_passes()["fc1"]
 
 
-def test_calls_are_in_the_order_in_which_they_began() -> None:
+def test_calls_are_in_start_order() -> None:
     assert [(one.path, one.number) for one in two_passes().calls] == [
         ("", 1),
         ("fc", 1),
@@ -126,7 +126,7 @@ def test_calls_are_in_the_order_in_which_they_began() -> None:
     ]
 
 
-def test_passes_are_kept_apart() -> None:
+def test_passes_are_kept_separate() -> None:
     forwards = two_passes().forwards
 
     assert {number: list(paths) for number, paths in forwards.items()} == {
@@ -146,7 +146,7 @@ def test_a_call_has_flat_names_as_attributes_and_as_keys() -> None:
     assert "out_std=0.25" in repr(stats)
 
 
-def test_a_name_that_no_call_has_is_an_error_of_the_usual_kind() -> None:
+def test_an_unknown_statistic_raises_attribute_or_key_error() -> None:
     stats = call("fc")
 
     with pytest.raises(AttributeError, match="in_median"):
@@ -155,7 +155,7 @@ def test_a_name_that_no_call_has_is_an_error_of_the_usual_kind() -> None:
         _ = stats["number"]
 
 
-def test_json_holds_all_and_can_be_read_back() -> None:
+def test_json_has_all_data_and_can_be_loaded() -> None:
     recording = two_passes()
 
     plain = json.loads(recording.to_json())
@@ -164,7 +164,7 @@ def test_json_holds_all_and_can_be_read_back() -> None:
     assert from_json_data(ModuleStatistics, plain["modules"]["fc"]) == recording["fc"]
 
 
-def test_what_is_not_a_number_is_null_in_json() -> None:
+def test_nan_is_null_in_json() -> None:
     undefined = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan, nan=1)
     recording = Recording(fabricated(module("", "Net", call(""), outputs=undefined)), "Net")
 
@@ -173,7 +173,7 @@ def test_what_is_not_a_number_is_null_in_json() -> None:
     assert plain["modules"][""]["totals"]["outputs"]["min"] is None
 
 
-def test_it_prints_as_a_table() -> None:
+def test_a_recording_prints_as_a_table() -> None:
     assert str(two_passes()).splitlines() == [
         "Net: 2 forwards, 4 calls of 2 modules, 4.00ms",
         "─" * 81,
@@ -187,18 +187,18 @@ def test_it_prints_as_a_table() -> None:
     ]
 
 
-def test_without_numbers_there_are_no_columns_for_them() -> None:
+def test_without_statistics_there_are_no_statistics_columns() -> None:
     text = str(two_passes("shapes"))
 
     assert "mean" not in text
     assert "2×3" in text
 
 
-def test_a_sample_is_called_one() -> None:
+def test_sampled_statistics_are_labeled_as_such() -> None:
     assert "from samples of its values" in str(two_passes("cheap"))
 
 
-def test_what_is_not_finite_and_what_raised_is_told() -> None:
+def test_non_finite_values_and_exceptions_are_noted() -> None:
     spoilt = Stats(count=6, min=0.0, max=1.0, mean=0.5, std=0.1, nan=3)
     raised = call("fc", error="ValueError", outputs=())
     recording = Recording(
@@ -212,7 +212,7 @@ def test_what_is_not_finite_and_what_raised_is_told() -> None:
     assert note == "1 call of fc raised ValueError"
 
 
-def test_a_long_table_leaves_out_its_middle() -> None:
+def test_the_middle_of_a_long_table_is_omitted() -> None:
     modules = [module(f"layers.{number}", "Linear", call("")) for number in range(500)]
 
     text = str(Recording(fabricated(*modules), "Net"))
@@ -222,14 +222,14 @@ def test_a_long_table_leaves_out_its_middle() -> None:
     assert "layers.499 " in text
 
 
-def test_a_recording_of_nothing_says_so() -> None:
+def test_an_empty_recording_says_so() -> None:
     recording = Recording(fabricated(), "Net")
 
     assert str(recording) == "Net: no module was called"
     assert (recording.calls, recording.tensors, recording.tensors_left_out) == ((), {}, 2)
 
 
-def test_csv_has_a_line_for_each_call_that_is_kept(tmp_path: Path) -> None:
+def test_csv_has_a_line_for_each_recorded_call(tmp_path: Path) -> None:
     text = two_passes().to_csv(tmp_path / "calls.csv")
 
     lines = list(csv.DictReader(io.StringIO(text)))
@@ -240,7 +240,7 @@ def test_csv_has_a_line_for_each_call_that_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "calls.csv").read_text(encoding="utf-8") == text
 
 
-def test_json_is_written_to_a_file_that_is_named(tmp_path: Path) -> None:
+def test_json_is_written_to_the_given_file(tmp_path: Path) -> None:
     text = two_passes().to_json(tmp_path / "calls.json")
 
     assert (tmp_path / "calls.json").read_text(encoding="utf-8") == text

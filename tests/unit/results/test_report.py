@@ -33,7 +33,7 @@ REPORTS: list[Report] = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_a_file_is_written_as_its_ending_says(report: Report, tmp_path: Path) -> None:
+def test_a_file_is_written_in_the_format_of_its_extension(report: Report, tmp_path: Path) -> None:
     assert report.to_json(tmp_path / "new" / "a.json") == report.to_json()
     assert json.loads((tmp_path / "new" / "a.json").read_text()) == json.loads(report.to_json())
     assert report.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
@@ -42,7 +42,7 @@ def test_a_file_is_written_as_its_ending_says(report: Report, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_a_page_has_what_the_table_has(report: Report) -> None:
+def test_the_html_has_the_contents_of_the_table(report: Report) -> None:
     page = report.to_html()
 
     assert page.startswith("<!doctype html>")
@@ -55,7 +55,7 @@ def test_a_page_has_what_the_table_has(report: Report) -> None:
     }
 
 
-def test_save_takes_the_format_from_the_ending(tmp_path: Path) -> None:
+def test_save_takes_the_format_from_the_extension(tmp_path: Path) -> None:
     report = REPORTS[0]
 
     assert report.save(tmp_path / "a.csv").read_text() == report.to_csv()

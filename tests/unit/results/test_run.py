@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Iterator[SavedRun]:
         yield run
 
 
-def test_a_run_tells_what_it_is(run: SavedRun) -> None:
+def test_a_run_has_its_metadata(run: SavedRun) -> None:
     assert run.run == RUN
     assert run.model == MODEL
     assert run.last_step == 3
@@ -92,7 +92,7 @@ def test_statistics_have_a_row_for_each_step_and_columns_by_name(run: SavedRun) 
         ("xyz", "no series is called 'xyz'; there are loss, fc.weight"),
     ],
 )
-def test_a_wrong_label_is_answered_with_the_right_ones(
+def test_an_unknown_label_error_lists_the_closest_labels(
     run: SavedRun, asked: str, answer: str
 ) -> None:
     with pytest.raises(TargetError) as caught:
@@ -101,7 +101,7 @@ def test_a_wrong_label_is_answered_with_the_right_ones(
     assert str(caught.value) == answer
 
 
-def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_live_run_is_read_up_to_its_last_step(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "live.glass", RUN)
 
     with open_run(sink.path) as run:
@@ -123,7 +123,7 @@ def test_one_series_is_written_as_csv(run: SavedRun, tmp_path: Path) -> None:
     assert (tmp_path / "loss.csv").read_text() == text
 
 
-def test_a_run_is_written_as_csv_with_gaps_where_nothing_was_measured(run: SavedRun) -> None:
+def test_a_run_is_exported_as_csv_with_gaps_for_missing_values(run: SavedRun) -> None:
     head, first, second, *_ = run.to_csv().splitlines()
 
     assert head.startswith("step,loss,fc.weight.count,fc.weight.min,")
@@ -141,7 +141,7 @@ def test_a_run_becomes_a_data_frame(run: SavedRun) -> None:
     assert list(run["fc.weight"].to_pandas().columns) == list(run["fc.weight"].fields)
 
 
-def test_a_step_that_was_taken_again_counts_once_in_a_table(tmp_path: Path) -> None:
+def test_a_repeated_step_is_one_table_row(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "resumed.glass", RUN)
     loss = sink.series("", "loss")
     for step, value in ((0, 3.0), (1, 2.0), (1, 1.5), (2, 1.0)):
@@ -168,7 +168,7 @@ def spread(tmp_path: Path) -> Iterator[SavedRun]:
         yield run
 
 
-def test_histograms_come_as_arrays_on_one_grid(spread: SavedRun) -> None:
+def test_histograms_are_arrays_on_one_grid(spread: SavedRun) -> None:
     found = spread["fc.output"].histograms
 
     assert found.steps.tolist() == [0, 1, 2]
@@ -177,7 +177,7 @@ def test_histograms_come_as_arrays_on_one_grid(spread: SavedRun) -> None:
     assert repr(found) == "<histograms of fc.output at 3 steps: 3 bins from -4 to 8>"
 
 
-def test_each_histogram_keeps_its_own_grid_and_numbers(spread: SavedRun) -> None:
+def test_each_histogram_keeps_its_own_grid_and_statistics(spread: SavedRun) -> None:
     series = spread["fc.output"]
 
     assert series.histograms[0].counts == (1, 2)
@@ -186,7 +186,7 @@ def test_each_histogram_keeps_its_own_grid_and_numbers(spread: SavedRun) -> None
     assert repr(series).endswith("inf and bins at 3 steps>")
 
 
-def test_a_wild_step_makes_a_plot_of_the_others_no_coarser(spread: SavedRun) -> None:
+def test_an_outlier_step_does_not_coarsen_the_plot_of_the_others(spread: SavedRun) -> None:
     edges, counts = spread["fc.output"].histograms.shown(12)
 
     assert edges.tolist() == list(range(-4, 9))
@@ -194,7 +194,7 @@ def test_a_wild_step_makes_a_plot_of_the_others_no_coarser(spread: SavedRun) -> 
     assert counts.sum(axis=1).tolist() == [3, 7, 16]
 
 
-def test_histograms_tell_quantiles_and_merge(spread: SavedRun) -> None:
+def test_histograms_have_quantiles_and_can_be_merged(spread: SavedRun) -> None:
     found = spread["fc.output"].histograms
 
     assert found.quantiles(0, 1).tolist() == [[-1, 1], [0, 2], [-4, 8]]
@@ -213,7 +213,7 @@ def test_histograms_become_tables(spread: SavedRun, tmp_path: Path) -> None:
     assert frame.columns[0] == pd.Interval(-4, 0, closed="left")
 
 
-def test_a_series_of_numbers_has_no_histograms(run: SavedRun) -> None:
+def test_a_scalar_series_has_no_histograms(run: SavedRun) -> None:
     found = run["loss"].histograms
 
     assert len(found) == 0
@@ -222,7 +222,7 @@ def test_a_series_of_numbers_has_no_histograms(run: SavedRun) -> None:
     assert repr(found) == "<histograms of loss: none>"
 
 
-def test_a_run_that_was_resumed_tells_its_branches(tmp_path: Path) -> None:
+def test_a_resumed_run_lists_its_branches(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.glass", steps=6)
     sink = FileSink(path, RUN, resume=True)
     sink.put_frame(Frame(step=3, time_ns=0, points={sink.series("", "loss"): 9.0}))
@@ -237,7 +237,7 @@ def test_a_run_that_was_resumed_tells_its_branches(tmp_path: Path) -> None:
             run.at_session(3)
 
 
-def test_a_thinned_run_says_how_much_is_gone(
+def test_a_thinned_run_says_how_many_steps_were_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchglass.store.writer.FLUSH_FRAMES", 50)
@@ -253,7 +253,7 @@ def test_a_thinned_run_says_how_much_is_gone(
         assert f"200 steps, finished, {run.thinned} steps thinned out" in repr(run)
 
 
-def test_a_file_that_is_deleted_while_it_is_open_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_file_deleted_while_open_is_read_to_its_end(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run.glass"))
     for file in tmp_path.iterdir():
         file.unlink()
@@ -272,7 +272,7 @@ def test_without_pandas_the_error_says_what_to_install(
         run.to_pandas()
 
 
-def test_a_file_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no run file"):
         open_run(tmp_path / "gone.glass")
 

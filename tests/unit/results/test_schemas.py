@@ -10,14 +10,14 @@ from torchglass.results.diagnosis import Diagnosis
 from torchglass.results.schemas import all_fields, report_names, schema
 
 
-def test_the_page_has_all_fields_as_they_are_now() -> None:
+def test_the_documentation_of_json_fields_is_current() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
     assert renewed(page) == page
 
 
 @pytest.mark.parametrize("name", report_names())
-def test_a_schema_is_valid_and_describes_all_that_it_refers_to(name: str) -> None:
+def test_a_schema_is_valid_and_defines_all_references(name: str) -> None:
     found = schema(name)
 
     jsonschema.Draft202012Validator.check_schema(found)

@@ -59,14 +59,14 @@ def test_the_page_of_a_folded_transformer() -> None:
     assert_golden("gpt_folded.html", without_style(FOLDED.to_html()))
 
 
-def test_a_model_that_was_not_run_has_no_column_of_shapes() -> None:
+def test_a_model_that_did_not_run_has_no_shape_column() -> None:
     text = str(Summary(networks.resnet()))
 
     assert "Output" not in text
     assert "without activations" in text
 
 
-def test_what_python_shows_is_what_it_prints() -> None:
+def test_the_repr_of_a_summary_is_its_table() -> None:
     assert repr(RESNET) == str(RESNET)
 
 
@@ -84,7 +84,7 @@ def test_json_is_the_dict_as_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "html"])
-def test_a_file_gets_what_is_returned(kind: str, tmp_path: Path) -> None:
+def test_an_exported_file_has_the_returned_text(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"summary.{kind}"
 
     text = getattr(RESNET, f"to_{kind}")(path)
@@ -92,7 +92,7 @@ def test_a_file_gets_what_is_returned(kind: str, tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == text
 
 
-def test_torchinfo_s_column_names_are_known() -> None:
+def test_torchinfo_column_names_are_accepted() -> None:
     names = [
         "input_size",
         "output_size",
@@ -109,7 +109,7 @@ def test_torchinfo_s_column_names_are_known() -> None:
     assert heading.split() == titles
 
 
-def test_an_unknown_column_is_refused_with_the_names_of_those_there_are() -> None:
+def test_an_unknown_column_error_lists_the_columns() -> None:
     with pytest.raises(ViewError, match=r"no column 'mult_adds'; the columns are class, .*device"):
         Summary(networks.resnet(), col_names=["mult_adds"])
 
@@ -124,7 +124,7 @@ def test_a_negative_depth_is_refused() -> None:
         Summary(networks.resnet(), depth=-1)
 
 
-def test_a_tree_a_thousand_deep_is_shown_in_every_way() -> None:
+def test_a_thousand_level_tree_is_rendered_in_every_format() -> None:
     modules = [
         Module(
             id=ModuleId(level),

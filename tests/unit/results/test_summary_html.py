@@ -39,7 +39,7 @@ def page(model: Model) -> str:
     return Summary(model).to_html()
 
 
-def test_every_tag_is_closed_again() -> None:
+def test_every_html_tag_is_closed() -> None:
     tags = _Reader(page(networks.gpt())).tags
 
     branches = [module for module in networks.gpt().modules if module.children]
@@ -57,7 +57,7 @@ def test_no_name_becomes_markup() -> None:
     assert "\u202e" not in reader.text
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_the_html_loads_no_external_resources() -> None:
     text = page(networks.resnet())
 
     assert "http" not in text
@@ -65,7 +65,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert "src=" not in text
 
 
-def test_a_large_model_is_folded_at_first_and_a_small_one_is_not() -> None:
+def test_a_large_model_starts_collapsed_and_a_small_one_does_not() -> None:
     many: make.Tree = {str(i): {"children": {"a": {"children": {"b": {}}}}} for i in range(100)}
 
     large, small = page(make.model({"children": many})), page(networks.resnet())

@@ -18,13 +18,13 @@ def row(lines: list[str], name: str) -> str:
     return found
 
 
-def test_control_characters_in_names_are_visible_and_move_nothing() -> None:
+def test_control_characters_in_names_are_shown_escaped() -> None:
     lines = table(make.model({"children": {"a\x1b[2J\nb": {"class": "Lin\near"}}}))
 
     assert r"a\x1b[2J\nb  Lin\near" in row(lines, "a")
 
 
-def test_columns_stay_straight_beside_wide_characters() -> None:
+def test_columns_stay_aligned_with_wide_characters() -> None:
     lines = table(
         make.model({"children": {"漢字": {"weight": (2,)}, "plain": {"weight": (2,)}}}),
         None,
@@ -34,7 +34,7 @@ def test_columns_stay_straight_beside_wide_characters() -> None:
     assert width(row(lines, "漢字")) == width(row(lines, "plain"))
 
 
-def test_a_name_without_end_is_cut_in_the_middle() -> None:
+def test_a_very_long_name_is_shortened_in_the_middle() -> None:
     lines = table(make.model({"children": {"x" * 3000 + "end": {}}}))
 
     assert max(map(len, lines)) < 200
@@ -58,7 +58,7 @@ def test_a_module_that_never_ran_shows_a_dash() -> None:
     assert row(lines, "unused").endswith("–")
 
 
-def test_outputs_of_every_kind_have_a_text() -> None:
+def test_outputs_of_every_type_have_a_text() -> None:
     calls = [
         make.call(0, "several", outputs=[(2, 3), (4,), (5,)]),
         make.call(1, "scalar", outputs=[()]),
@@ -88,7 +88,7 @@ def test_a_hundred_ties_are_not_all_listed() -> None:
     assert "… and 90 more tied weights" in lines
 
 
-def test_what_nothing_can_be_trained_of_has_no_memory_to_train() -> None:
+def test_a_model_without_parameters_has_no_training_memory() -> None:
     weights, none = {"weight": (2, 3)}, {"children": {"act": {"class": "ReLU"}}}
 
     assert any(line.startswith("Training") for line in table(make.model(weights)))

@@ -34,7 +34,7 @@ def chain() -> Trace:
     return traced(CHAIN, torch.randn(3, 4))
 
 
-def test_nothing_is_worked_out_before_someone_looks() -> None:
+def test_a_trace_is_loaded_lazily() -> None:
     asked = []
 
     def load() -> LoadedPass:
@@ -56,7 +56,7 @@ def test_nothing_is_worked_out_before_someone_looks() -> None:
     assert asked == ["pass", "model"]
 
 
-def test_it_is_a_sequence_of_its_ops(trace: Trace) -> None:
+def test_a_trace_is_a_sequence_of_its_ops(trace: Trace) -> None:
     assert len(trace) == len(trace.ops) == 19
     assert list(trace) == list(trace.ops)
     assert trace[-1] is trace.ops[18]
@@ -65,7 +65,7 @@ def test_it_is_a_sequence_of_its_ops(trace: Trace) -> None:
     assert [op.label for op in trace] == trace.layer_labels
 
 
-def test_keys_and_ops_can_be_asked_for(trace: Trace, chain: Trace) -> None:
+def test_a_trace_supports_in_for_keys_and_ops(trace: Trace, chain: Trace) -> None:
     there: list[object] = ["linear_1:2", 18, trace[3]]
     missing: list[object] = ["conv2d_1", "linear_1", 19, chain[3], None]
 
@@ -83,14 +83,14 @@ def test_a_layer_gives_all_its_passes(trace: Trace) -> None:
     assert {op.passes for op in passes} == {4}
 
 
-def test_a_layer_with_several_passes_is_not_found_without_one(trace: Trace) -> None:
+def test_a_layer_with_several_passes_needs_a_pass_number(trace: Trace) -> None:
     with pytest.raises(
         LookupFailedError, match="'linear_1_1' matches 4 ops: linear_1_1:1, linear_1_1:2"
     ):
         trace["linear_1_1"]
 
 
-def test_the_output_is_the_very_object_that_the_model_returned() -> None:
+def test_the_output_is_the_object_the_model_returned() -> None:
     model = Recurrent()
     returned = []
     model.register_forward_hook(lambda *call: returned.append(call[2]))
@@ -103,7 +103,7 @@ def test_the_output_is_the_very_object_that_the_model_returned() -> None:
     assert [op.label for op in trace.inputs] == ["input_1_0"]
 
 
-def test_a_pass_that_raised_has_no_output_but_says_why() -> None:
+def test_a_failed_pass_has_no_output_and_says_why() -> None:
     record = make.trace([make.op(0, "x", kind="input")], error="ValueError: too wide")
     trace = Trace(lambda: LoadedPass(record, {}, {}), make.model)
 
@@ -112,7 +112,7 @@ def test_a_pass_that_raised_has_no_output_but_says_why() -> None:
         _ = trace.output
 
 
-def test_an_op_knows_what_it_made(chain: Trace) -> None:
+def test_an_op_has_its_outputs(chain: Trace) -> None:
     op = chain["linear_1"]
 
     assert op.tensor is op.tensor_contents is op.tensors[0]
@@ -126,7 +126,7 @@ def test_an_op_knows_what_it_made(chain: Trace) -> None:
     assert op.gradient is None
 
 
-def test_an_op_knows_where_it_ran(chain: Trace) -> None:
+def test_an_op_has_its_module_and_source_line(chain: Trace) -> None:
     op = chain["relu_1"]
 
     assert op.in_place
@@ -138,7 +138,7 @@ def test_an_op_knows_where_it_ran(chain: Trace) -> None:
     assert op.code == "output = model(*args, **kwargs)"
 
 
-def test_an_op_knows_its_relatives(trace: Trace) -> None:
+def test_an_op_has_parents_children_and_siblings(trace: Trace) -> None:
     add = trace["add_1_3:1"]
 
     assert [op.label for op in add.parents] == ["relu_1_2:1", "input_1_0"]
@@ -149,7 +149,7 @@ def test_an_op_knows_its_relatives(trace: Trace) -> None:
     assert trace[0].children[0].parents[0] is trace[0]
 
 
-def test_an_op_knows_the_parameters_it_used(trace: Trace) -> None:
+def test_an_op_lists_the_parameters_it_used(trace: Trace) -> None:
     used = trace["linear_1:3"].parameters
 
     assert {name: spec.shape for name, spec in used.items()} == {
@@ -165,7 +165,7 @@ def test_an_op_that_was_not_saved_has_no_tensor() -> None:
     assert "size=24 B (not saved)" in str(op)
 
 
-def test_gradients_come_from_the_pass_and_go_into_the_file(tmp_path: Path) -> None:
+def test_gradients_of_the_pass_are_saved_in_the_file(tmp_path: Path) -> None:
     record = make.trace([make.op(0, "x", kind="input")])
     gradients = {(OpId(0), 0): torch.ones(2, 3)}
     trace = Trace(lambda: LoadedPass(record, {}, gradients), make.model)
@@ -192,7 +192,7 @@ def test_an_op_shows_all_its_outputs() -> None:
     assert text.count("Values: ") == 3
 
 
-def test_looking_changes_neither_random_numbers_nor_gradients(chain: Trace) -> None:
+def test_printing_changes_neither_random_state_nor_gradients(chain: Trace) -> None:
     torch.manual_seed(0)
     state = torch.get_rng_state()
 
@@ -225,7 +225,7 @@ def test_calls_form_a_tree(trace: Trace) -> None:
     assert repr(root) == "<call of the model: 15 ops>"
 
 
-def test_modules_parameters_and_buffers_go_by_their_names(trace: Trace) -> None:
+def test_modules_parameters_and_buffers_are_found_by_name(trace: Trace) -> None:
     assert list(trace.modules) == ["", "fc", "norm"]
     assert list(trace.params) == ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
     assert trace.params["fc.weight"].spec.shape == (5, 5)
@@ -250,7 +250,7 @@ def test_a_data_frame_has_a_row_for_each_op(trace: Trace) -> None:
     assert frame.loc[4, "label"] == "linear_1_1:2"
 
 
-def test_without_pandas_it_says_what_to_install(
+def test_a_data_frame_without_pandas_says_what_to_install(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -259,13 +259,13 @@ def test_without_pandas_it_says_what_to_install(
         trace.to_pandas()
 
 
-def test_it_prints_its_random_seed_and_shows_a_line_of_itself(trace: Trace) -> None:
+def test_a_trace_prints_its_random_seed_and_has_a_one_line_repr(trace: Trace) -> None:
     assert "\tRandom seed: 7\n" in str(trace)
     assert repr(trace) == "<trace of Recurrent: 19 ops, 6 module calls>"
     assert repr(trace["norm"]) == "<batchnorm_1_5: 6×5 float32 in norm>"
 
 
-def test_in_a_notebook_it_is_a_table_in_which_names_are_only_text() -> None:
+def test_in_a_notebook_a_trace_is_a_table_with_escaped_names() -> None:
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.relu()
@@ -280,7 +280,7 @@ def test_in_a_notebook_it_is_a_table_in_which_names_are_only_text() -> None:
     assert "http" not in html
 
 
-def test_a_saved_trace_is_the_same_without_its_model(trace: Trace, tmp_path: Path) -> None:
+def test_a_saved_trace_loads_without_its_model(trace: Trace, tmp_path: Path) -> None:
     path = trace.save(tmp_path / "pass.glass")
 
     loaded = load_trace(path)
@@ -301,7 +301,7 @@ def test_a_saved_trace_without_suffix_becomes_a_run_file(chain: Trace, tmp_path:
     assert torch.equal(load_trace(path).output, chain.output)
 
 
-def test_what_is_there_is_not_overwritten_unless_told(
+def test_an_existing_file_is_overwritten_only_on_request(
     trace: Trace, chain: Trace, tmp_path: Path
 ) -> None:
     path = chain.save(tmp_path / "pass.glass")
@@ -314,7 +314,7 @@ def test_what_is_there_is_not_overwritten_unless_told(
     assert len(load_trace(path)) == len(trace)
 
 
-def test_a_trace_without_its_tensors_still_tells_the_rest(trace: Trace, tmp_path: Path) -> None:
+def test_a_trace_without_its_tensors_has_all_other_data(trace: Trace, tmp_path: Path) -> None:
     path = trace.save(tmp_path / "pass.glass")
     (tmp_path / "pass.glass.safetensors").unlink()
 
@@ -325,7 +325,9 @@ def test_a_trace_without_its_tensors_still_tells_the_rest(trace: Trace, tmp_path
     assert "19 tensors (2.1 KB) computed in forward pass; 0 tensors (0 B) saved." in str(loaded)
 
 
-def test_a_nest_that_was_returned_is_not_made_up_from_a_file(trace: Trace, tmp_path: Path) -> None:
+def test_the_output_structure_of_a_loaded_trace_is_not_invented(
+    trace: Trace, tmp_path: Path
+) -> None:
     loaded = load_trace(trace.save(tmp_path / "pass.glass"))
 
     with pytest.raises(ViewError, match=r"only its tensors: see trace\.outputs"):
@@ -353,13 +355,13 @@ def test_a_pickled_trace_is_the_same(trace: Trace) -> None:
     assert other.random_seed == 7
 
 
-def test_a_pickled_trace_still_has_the_tensor_that_was_returned(chain: Trace) -> None:
+def test_a_pickled_trace_keeps_the_output_tensor(chain: Trace) -> None:
     other: Trace = pickle.loads(pickle.dumps(chain))
 
     assert torch.equal(other.output, chain.output)
 
 
-def test_a_buffer_is_found_by_its_name_as_it_was_before_the_pass() -> None:
+def test_a_buffer_has_its_value_from_before_the_pass() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
     trace = tg.trace(model, torch.randn(3, 4))
@@ -371,7 +373,7 @@ def test_a_buffer_is_found_by_its_name_as_it_was_before_the_pass() -> None:
     assert "used by batchnorm_1_3" in repr(mean)
 
 
-def test_a_misspelt_weight_is_told_its_name() -> None:
+def test_a_misspelled_weight_error_suggests_the_name() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
 
     with pytest.raises(
@@ -393,7 +395,7 @@ def test_a_parameter_is_found_by_its_name_with_its_gradient() -> None:
 
 
 @collector_paused()
-def test_a_trace_that_nobody_holds_is_freed_without_the_garbage_collector() -> None:
+def test_an_unreferenced_trace_is_freed_without_the_garbage_collector() -> None:
     trace = traced(CHAIN, torch.randn(3, 4))
     op, call, weight = trace["linear_1"], trace.calls[1], trace["0.weight"]
     assert op.lookup_keys

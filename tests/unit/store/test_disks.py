@@ -54,11 +54,11 @@ for step in itertools.count():
         ("/mnt/läuft/a.glass", "cifs"),
     ],
 )
-def test_a_path_is_on_the_deepest_mount_that_holds_it(path: str, kind: str) -> None:
+def test_a_path_belongs_to_the_deepest_mount_that_contains_it(path: str, kind: str) -> None:
     assert deepest(Path(path), MOUNTS) == kind
 
 
-def test_network_file_systems_are_known_by_name() -> None:
+def test_network_file_systems_are_recognized_by_name() -> None:
     shared = ["nfs", "nfs4", "lustre", "cifs", "fuse.sshfs", "beegfs", "ceph", "gpfs"]
 
     assert all(map(is_over_a_network, shared))
@@ -66,7 +66,7 @@ def test_network_file_systems_are_known_by_name() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists its mounts in a file")
-def test_this_machine_tells_where_its_files_are() -> None:
+def test_the_file_system_of_a_real_path_is_found() -> None:
     assert file_system_of(Path("/proc/self/status")) == "proc"
 
 
@@ -76,7 +76,7 @@ def over_nfs(path: Path) -> FileSink:
         return FileSink(path, RUN, file_system=lambda _: "nfs4")
 
 
-def test_over_a_network_a_run_is_written_without_a_write_ahead_log(tmp_path: Path) -> None:
+def test_on_a_network_file_system_no_write_ahead_log_is_used(tmp_path: Path) -> None:
     sink = over_nfs(tmp_path / "run.glass")
     put_step(sink, 0)
 
@@ -89,7 +89,7 @@ def test_over_a_network_a_run_is_written_without_a_write_ahead_log(tmp_path: Pat
     assert [file.name for file in tmp_path.iterdir()] == ["run.glass"]
 
 
-def test_over_a_network_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+def test_on_a_network_file_system_a_live_run_can_be_read(tmp_path: Path) -> None:
     sink = over_nfs(tmp_path / "run.glass")
     sink.put_model(MODEL)
     stop = threading.Event()
@@ -114,9 +114,7 @@ def test_over_a_network_a_run_is_read_while_it_is_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("steps", [1, 40, 300, 900])
-def test_over_a_network_a_killed_process_leaves_a_file_that_opens(
-    tmp_path: Path, steps: int
-) -> None:
+def test_on_a_network_file_system_a_killed_run_can_be_opened(tmp_path: Path, steps: int) -> None:
     path = tmp_path / "run.glass"
     with subprocess.Popen(
         [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE
@@ -136,7 +134,7 @@ def test_over_a_network_a_killed_process_leaves_a_file_that_opens(
     connection.close()
 
 
-def test_a_locked_file_is_not_called_corrupt(
+def test_a_locked_file_is_not_reported_as_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "_LOCK_SECONDS", 0)

@@ -45,7 +45,7 @@ def test_a_finished_run_is_one_plain_file(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_reader_that_nobody_has_any_longer_lets_go_of_the_file(tmp_path: Path) -> None:
+def test_an_unreferenced_reader_closes_the_file(tmp_path: Path) -> None:
     reader = FileReader(write_run(tmp_path / "run.glass"))
     connection = reader._connection
     assert connection is not None
@@ -114,7 +114,7 @@ def test_a_model_is_decoded_once(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_reader_that_stays_open_does_not_keep_the_writer_from_finishing(tmp_path: Path) -> None:
+def test_an_open_reader_does_not_block_the_writer_from_finishing(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     reader = FileReader(sink.path)
 
@@ -124,7 +124,7 @@ def test_a_reader_that_stays_open_does_not_keep_the_writer_from_finishing(tmp_pa
     reader.close()
 
 
-def test_statistics_keep_their_exact_numbers(tmp_path: Path) -> None:
+def test_statistics_keep_their_exact_values(tmp_path: Path) -> None:
     reader = FileReader(write_run(tmp_path / "run.glass"))
 
     row = reader.points(reader.series()[1].id, after=7).values[0]
@@ -133,7 +133,7 @@ def test_statistics_keep_their_exact_numbers(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_writer_with_nothing_to_write_says_that_it_is_there(
+def test_an_idle_writer_updates_its_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_file, "HEARTBEAT_SECONDS", 0.0)

@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sink
         sink.close()
 
 
-def test_what_was_put_is_what_is_read(store: tuple[Sink, Reader]) -> None:
+def test_stored_data_is_read_back_unchanged(store: tuple[Sink, Reader]) -> None:
     sink, reader = store
 
     sink.put_model(MODEL)
@@ -49,7 +49,7 @@ def test_what_was_put_is_what_is_read(store: tuple[Sink, Reader]) -> None:
     assert reader.finished()
 
 
-def test_a_run_that_has_just_begun_is_empty(store: tuple[Sink, Reader]) -> None:
+def test_a_new_run_is_empty(store: tuple[Sink, Reader]) -> None:
     _, reader = store
 
     assert reader.series() in ((), [])
@@ -59,7 +59,7 @@ def test_a_run_that_has_just_begun_is_empty(store: tuple[Sink, Reader]) -> None:
         reader.model()
 
 
-def test_only_points_after_a_step_are_given(store: tuple[Sink, Reader]) -> None:
+def test_points_can_be_read_after_a_step(store: tuple[Sink, Reader]) -> None:
     sink, reader = store
     for step in range(10):
         put_step(sink, step)
@@ -70,7 +70,7 @@ def test_only_points_after_a_step_are_given(store: tuple[Sink, Reader]) -> None:
     assert reader.points(weight.id, after=8).values.shape == (0, 7)
 
 
-def test_one_place_and_name_is_one_series_for_each_kind(store: tuple[Sink, Reader]) -> None:
+def test_path_name_and_kind_identify_a_series(store: tuple[Sink, Reader]) -> None:
     sink, _ = store
 
     first = sink.series("fc", "weight", "stats")
@@ -90,7 +90,7 @@ def test_a_later_model_replaces_the_first(store: tuple[Sink, Reader]) -> None:
     assert reader.model().name == "Later"
 
 
-def test_a_series_that_is_not_there_is_said_to_be_so(store: tuple[Sink, Reader]) -> None:
+def test_an_unknown_series_raises_a_clear_error(store: tuple[Sink, Reader]) -> None:
     sink, reader = store
     put_step(sink, 0)
     sink.close()
@@ -107,7 +107,7 @@ def test_the_memory_store_lists_its_series_as_records() -> None:
     assert store.series() == (Series(id=weight, path="fc", name="weight", kind="stats"),)
 
 
-def test_histograms_are_kept_with_their_exact_numbers(store: tuple[Sink, Reader]) -> None:
+def test_histograms_are_stored_with_exact_statistics(store: tuple[Sink, Reader]) -> None:
     sink, reader = store
     output = sink.series("fc", "output", "histogram")
     for step in range(4):
@@ -124,7 +124,7 @@ def test_histograms_are_kept_with_their_exact_numbers(store: tuple[Sink, Reader]
     assert len(reader.histograms(sink.series("", "loss"))) == 0
 
 
-def test_documents_are_replaced_as_a_whole_and_raise_the_revision(
+def test_replacing_a_document_increments_the_revision(
     store: tuple[Sink, Reader],
 ) -> None:
     sink, reader = store

@@ -46,7 +46,7 @@ def packed(points: dict[SeriesId, Point]) -> Blobs:
 
 
 @given(st.lists(any_points))
-def test_every_point_comes_back_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
+def test_every_point_round_trips_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
     blobs = [(step, packed(points).numbers) for step, points in enumerate(frames)]
 
     unpacked = unpack(blobs, KNOWN, KNOWN)
@@ -61,7 +61,7 @@ def test_every_point_comes_back_at_its_step(frames: list[dict[SeriesId, Point]])
 
 
 @given(st.lists(any_points))
-def test_every_histogram_comes_back_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
+def test_every_histogram_round_trips_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
     blobs = [
         (step, numbers, bins)
         for step, points in enumerate(frames)
@@ -99,14 +99,14 @@ def test_small_counts_take_a_byte_each() -> None:
     assert len(long) - len(short) == 1_000
 
 
-def test_a_blob_has_an_id_for_each_series_and_eight_bytes_for_each_number() -> None:
+def test_a_blob_has_an_id_per_series_and_eight_bytes_per_value() -> None:
     blob = packed({LOSS.id: 0.5, WEIGHT.id: stats(4)})
 
     assert blob.bins is None
     assert len(blob.numbers) == 4 + 2 * 4 + (1 + 7) * 8
 
 
-def test_what_is_not_finite_survives() -> None:
+def test_non_finite_values_round_trip() -> None:
     blobs = [
         (0, packed({LOSS.id: math.nan}).numbers),
         (1, packed({LOSS.id: -math.inf}).numbers),
@@ -117,7 +117,7 @@ def test_what_is_not_finite_survives() -> None:
     np.testing.assert_array_equal(points.column("value"), [math.nan, -math.inf])
 
 
-def test_a_series_that_was_never_measured_is_empty_but_has_its_columns() -> None:
+def test_an_unmeasured_series_is_empty_but_has_its_columns() -> None:
     (points,) = unpack([(0, packed({LOSS.id: 1.0}).numbers)], [WEIGHT], KNOWN)
 
     assert len(points) == 0

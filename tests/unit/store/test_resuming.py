@@ -29,7 +29,7 @@ def losses(path: Path, **options: int) -> dict[int, float]:
         return dict(zip(points.steps.tolist(), points.column("value").tolist(), strict=True))
 
 
-def test_a_resumed_training_goes_on_in_its_run(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_in_its_file(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.glass", steps=3)
 
     resume(path, range(3, 5))
@@ -46,13 +46,13 @@ def test_a_resumed_training_goes_on_in_its_run(tmp_path: Path) -> None:
         )
 
 
-def test_resuming_what_is_not_there_begins_it(tmp_path: Path) -> None:
+def test_resuming_a_missing_file_creates_it(tmp_path: Path) -> None:
     resume(tmp_path / "run.glass", range(2))
 
     assert losses(tmp_path / "run.glass") == {0: 0.5, 1: 0.5}
 
 
-def test_a_file_whose_writer_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
+def test_a_file_left_empty_by_a_killed_writer_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.glass").touch()
 
     resume(tmp_path / "run.glass", range(2))
@@ -60,7 +60,7 @@ def test_a_file_whose_writer_was_killed_before_it_began_is_begun_again(tmp_path:
     assert losses(tmp_path / "run.glass") == {0: 0.5, 1: 0.5}
 
 
-def test_a_restart_from_an_earlier_step_leaves_a_branch_behind(tmp_path: Path) -> None:
+def test_restarting_from_an_earlier_step_keeps_the_old_branch(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.glass", steps=6)
 
     resume(path, range(2, 4))
@@ -73,7 +73,7 @@ def test_a_restart_from_an_earlier_step_leaves_a_branch_behind(tmp_path: Path) -
         assert (second.first_step, second.abandoned_from) == (2, None)
 
 
-def test_a_branch_of_a_branch_is_read_as_it_was(tmp_path: Path) -> None:
+def test_a_branch_of_a_branch_is_read_unchanged(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.glass", steps=4)
 
     resume(path, range(2, 6), value=2.0)
@@ -84,7 +84,7 @@ def test_a_branch_of_a_branch_is_read_as_it_was(tmp_path: Path) -> None:
     assert list(losses(path, session=1)) == [0, 1, 2, 3]
 
 
-def test_a_reader_that_is_open_sees_the_run_go_on(tmp_path: Path) -> None:
+def test_an_open_reader_sees_a_resumed_run(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.glass", steps=3)
     with FileReader(path) as reader:
         before = reader.revision()
@@ -98,7 +98,7 @@ def test_a_reader_that_is_open_sees_the_run_go_on(tmp_path: Path) -> None:
         assert reader.finished()
 
 
-def test_a_process_that_was_thought_dead_no_longer_writes(tmp_path: Path) -> None:
+def test_a_replaced_writer_stops_writing(tmp_path: Path) -> None:
     first = FileSink(tmp_path / "run.glass", RUN)
     put_step(first, 0)
     with FileReader(first.path) as reader:
@@ -120,7 +120,7 @@ def test_a_process_that_was_thought_dead_no_longer_writes(tmp_path: Path) -> Non
         assert reader.finished()
 
 
-def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "other.glass"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE frames (step)")

@@ -61,7 +61,7 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     reader.close()
 
 
-def test_a_run_is_never_written_over_what_is_there(run_file: Path) -> None:
+def test_a_run_never_overwrites_an_existing_file(run_file: Path) -> None:
     told = r"run\.glass already exists; choose another name, continue it with resume=\".*run\.glass"
     with pytest.raises(StoreError, match=told):
         FileSink(run_file, RUN)
@@ -71,7 +71,7 @@ def test_a_run_is_never_written_over_what_is_there(run_file: Path) -> None:
     reader.close()
 
 
-def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreError, match=r"cannot write a run to .*run\.glass"):
@@ -83,14 +83,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         FileReader(tmp_path / "gone.glass")
 
 
-def test_an_empty_file_is_no_run(tmp_path: Path) -> None:
+def test_an_empty_file_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "run.glass").touch()
 
     with pytest.raises(StoreError, match=r"run\.glass is empty"):
         FileReader(tmp_path / "run.glass")
 
 
-def test_another_kind_of_file_is_no_run(tmp_path: Path) -> None:
+def test_another_kind_of_file_is_not_a_run(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     path.write_bytes(b"PK\x03\x04 something else " * 1000)
 
@@ -98,7 +98,7 @@ def test_another_kind_of_file_is_no_run(tmp_path: Path) -> None:
         FileReader(path)
 
 
-def test_another_database_is_no_run(tmp_path: Path) -> None:
+def test_another_sqlite_database_is_not_a_run(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE frames (step)")
@@ -108,7 +108,7 @@ def test_another_database_is_no_run(tmp_path: Path) -> None:
         FileReader(path)
 
 
-def test_a_file_cut_short_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
     whole = write_run(tmp_path / "run.glass", steps=2_000).read_bytes()
     path = tmp_path / "cut.glass"
 
@@ -118,7 +118,7 @@ def test_a_file_cut_short_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
             _read_all(path)
 
 
-def test_a_file_with_wrong_bytes_is_read_or_refused_but_never_crashes(tmp_path: Path) -> None:
+def test_a_file_with_flipped_bytes_is_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     whole = write_run(tmp_path / "run.glass", steps=50).read_bytes()
     path = tmp_path / "damaged.glass"
     random_places = random.Random(0)
@@ -136,7 +136,7 @@ def test_a_file_with_wrong_bytes_is_read_or_refused_but_never_crashes(tmp_path: 
     assert 0 < read < 300
 
 
-def test_a_file_of_a_newer_version_says_to_upgrade(run_file: Path) -> None:
+def test_a_file_of_a_newer_version_suggests_upgrading(run_file: Path) -> None:
     connection = sqlite3.connect(run_file)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -145,12 +145,12 @@ def test_a_file_of_a_newer_version_says_to_upgrade(run_file: Path) -> None:
         FileReader(run_file)
 
 
-def test_a_finished_run_opens_where_nothing_can_be_written(run_file: Path) -> None:
+def test_a_finished_run_opens_in_a_read_only_folder(run_file: Path) -> None:
     with read_only(run_file.parent):
         assert _read_all(run_file) == 10
 
 
-def test_a_run_left_by_a_reader_opens_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_run_closed_by_its_reader_opens_in_a_read_only_folder(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     reader = FileReader(sink.path)
     put_step(sink, 0)
@@ -163,7 +163,7 @@ def test_a_run_left_by_a_reader_opens_where_nothing_can_be_written(tmp_path: Pat
         assert _read_all(sink.path) == 1
 
 
-def test_a_run_that_goes_on_opens_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_live_run_opens_in_a_read_only_folder(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     put_step(sink, 0)
     watching = FileReader(sink.path)
@@ -177,7 +177,7 @@ def test_a_run_that_goes_on_opens_where_nothing_can_be_written(tmp_path: Path) -
     sink.close()
 
 
-def test_a_journal_that_cannot_be_read_in_place_is_not_silently_lost(tmp_path: Path) -> None:
+def test_an_unreadable_write_ahead_log_is_not_silently_ignored(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "live" / "run.glass", RUN)
     copy = tmp_path / "copy"
     copy.mkdir()

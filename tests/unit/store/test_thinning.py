@@ -37,7 +37,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_long_run_stays_within_its_bytes(tmp_path: Path) -> None:
+def test_a_long_run_stays_within_its_size_limit(tmp_path: Path) -> None:
     write_wide_steps(tmp_path / "run.glass", 2_000, LIMIT)
 
     assert (tmp_path / "run.glass").stat().st_size <= LIMIT
@@ -51,7 +51,7 @@ def test_a_long_run_stays_within_its_bytes(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_what_waits_for_a_slow_disk_stays_within_the_bytes_too(tmp_path: Path) -> None:
+def test_the_queue_for_a_slow_disk_stays_within_the_size_limit(tmp_path: Path) -> None:
     write_wide_steps(tmp_path / "run.glass", 2_000, LIMIT)
 
     assert (tmp_path / "run.glass").stat().st_size <= LIMIT
@@ -61,7 +61,7 @@ def test_what_waits_for_a_slow_disk_stays_within_the_bytes_too(tmp_path: Path) -
         assert steps[-1] == 1_999
 
 
-def test_steps_make_room_for_a_large_document(tmp_path: Path) -> None:
+def test_steps_are_removed_to_fit_a_large_document(tmp_path: Path) -> None:
     file = RunFile(schema.create(tmp_path / "run.glass"), RUN)
     step = Blobs(bytes(4_000), None)
     for number in range(60):
@@ -75,7 +75,7 @@ def test_steps_make_room_for_a_large_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_what_is_left_spans_the_whole_run_and_its_end_is_whole(tmp_path: Path) -> None:
+def test_thinned_steps_span_the_whole_run_and_its_end_is_complete(tmp_path: Path) -> None:
     write_wide_steps(tmp_path / "run.glass", 2_000, LIMIT)
 
     with FileReader(tmp_path / "run.glass") as reader:
@@ -93,7 +93,7 @@ def test_a_run_without_a_limit_is_never_thinned(tmp_path: Path) -> None:
         assert len(reader.points(reader.series()[0].id)) == 200
 
 
-def test_a_limit_too_small_for_anything_still_keeps_some_steps(tmp_path: Path) -> None:
+def test_a_too_small_limit_still_keeps_some_steps(tmp_path: Path) -> None:
     write_wide_steps(tmp_path / "run.glass", 60, 1)
 
     with FileReader(tmp_path / "run.glass") as reader:
@@ -101,7 +101,7 @@ def test_a_limit_too_small_for_anything_still_keeps_some_steps(tmp_path: Path) -
 
 
 @given(st.lists(st.integers(1, 1_000), min_size=FEWEST_FRAMES + 1, max_size=300).map(np.cumsum))
-def test_a_quarter_goes_and_no_two_neighbors_and_never_an_end(steps: np.ndarray) -> None:
+def test_thinning_removes_at_most_a_quarter_no_neighbors_and_no_end(steps: np.ndarray) -> None:
     gone = choose(steps)
 
     assert 1 <= len(gone) <= len(steps) // 4
@@ -110,7 +110,7 @@ def test_a_quarter_goes_and_no_two_neighbors_and_never_an_end(steps: np.ndarray)
     assert gone[-1] < len(steps) * 3 // 4
 
 
-def test_frames_go_where_they_stand_closest() -> None:
+def test_thinning_removes_the_densest_steps_first() -> None:
     sparse, dense = np.arange(0, 1_000, 50), np.arange(1_000, 1_040)
     steps = np.concatenate([sparse, dense])
 

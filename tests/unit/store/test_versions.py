@@ -71,7 +71,7 @@ def version_1(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_cannot_be_brought_to_today_is_let_go_of(version_1: Path) -> None:
+def test_a_file_that_cannot_be_upgraded_is_closed(version_1: Path) -> None:
     with contextlib.closing(sqlite3.connect(version_1)) as connection:
         connection.execute("DROP TABLE trace")
 
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_brought_to_today_is_let_go_of(version_1: Path) ->
     assert kept.value.__cause__ is not None
 
 
-def test_a_file_of_version_1_tells_all_that_it_did(version_1: Path) -> None:
+def test_a_version_1_file_is_read_completely(version_1: Path) -> None:
     before = version_1.read_bytes()
 
     with FileReader(version_1) as reader:
@@ -103,7 +103,7 @@ def test_a_file_of_version_1_tells_all_that_it_did(version_1: Path) -> None:
     assert version_1.read_bytes() == before
 
 
-def test_a_run_of_version_1_is_resumed_as_one_of_today(version_1: Path) -> None:
+def test_resuming_a_version_1_run_upgrades_it(version_1: Path) -> None:
     sink = FileSink(version_1, RUN, resume=True)
     put_step(sink, 3)
     output = sink.series("fc", "output", "histogram")
@@ -120,7 +120,7 @@ def test_a_run_of_version_1_is_resumed_as_one_of_today(version_1: Path) -> None:
         assert [session.first_step for session in reader.sessions()] == [0, 3]
 
 
-def test_a_file_brought_to_today_is_laid_out_as_a_new_one(version_1: Path, tmp_path: Path) -> None:
+def test_an_upgraded_file_has_the_current_schema(version_1: Path, tmp_path: Path) -> None:
     schema.open_to_append(version_1).close()
     schema.create(tmp_path / "new.glass").close()
 

@@ -181,7 +181,7 @@ def test_fifty_killed_processes_leave_files_that_open(tmp_path: Path) -> None:
         assert assert_is_a_prefix(path) == last + 1
 
 
-def test_a_process_killed_while_it_makes_its_file_leaves_none_or_an_empty_run(
+def test_a_process_killed_while_creating_its_file_leaves_no_or_an_empty_run(
     tmp_path: Path,
 ) -> None:
     begun = [path for path in killed_writers(tmp_path, [0] * 30) if schema.has_begun(path)]
@@ -191,7 +191,7 @@ def test_a_process_killed_while_it_makes_its_file_leaves_none_or_an_empty_run(
             assert reader.last_step() == -1
 
 
-def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
+def test_flushed_data_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     with subprocess.Popen(
         [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE
@@ -207,7 +207,7 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
     assert assert_is_a_prefix(path) > flushed
 
 
-def test_a_full_disk_warns_once_and_the_training_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_warns_once_and_training_continues(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
 
     done = run_python(WRITE_BEYOND_THE_LIMIT, path, "stays full")
@@ -219,7 +219,7 @@ def test_a_full_disk_warns_once_and_the_training_goes_on(tmp_path: Path) -> None
     assert assert_is_a_prefix(path) > 0
 
 
-def test_steps_that_found_no_room_until_the_end_are_counted_as_left_out(tmp_path: Path) -> None:
+def test_steps_not_written_because_of_a_full_disk_are_counted_as_dropped(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
 
     done = run_python(WRITE_BEYOND_THE_LIMIT, path, "stays full")
@@ -230,7 +230,7 @@ def test_steps_that_found_no_room_until_the_end_are_counted_as_left_out(tmp_path
         assert reader.dropped() == measured - assert_is_a_prefix(path)
 
 
-def test_what_was_waiting_is_written_when_there_is_room_again(tmp_path: Path) -> None:
+def test_queued_steps_are_written_once_the_disk_has_space(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
 
     done = run_python(WRITE_BEYOND_THE_LIMIT, path, "room returns")
@@ -241,7 +241,7 @@ def test_what_was_waiting_is_written_when_there_is_room_again(tmp_path: Path) ->
     reader.close()
 
 
-def test_steps_that_cannot_be_kept_are_counted_and_never_waited_for(
+def test_steps_that_cannot_be_queued_are_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "MOST_WAITING_BYTES", 100)
@@ -260,7 +260,7 @@ def test_steps_that_cannot_be_kept_are_counted_and_never_waited_for(
     reader.close()
 
 
-def test_a_warning_that_is_an_error_does_not_reach_the_training(
+def test_warnings_as_errors_do_not_stop_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer, "MOST_WAITING_BYTES", 0)
@@ -281,7 +281,7 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert assert_is_a_prefix(path) == 3
 
 
-def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(tmp_path: Path) -> None:
+def test_an_open_run_is_closed_when_the_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
 
     done = run_python(NEVER_CLOSED, path)
@@ -304,7 +304,7 @@ def test_closing_twice_or_writing_after_it_is_harmless(tmp_path: Path) -> None:
     assert assert_is_a_prefix(sink.path) == 1
 
 
-def test_a_document_that_is_not_plain_data_is_left_out_and_the_rest_is_written(
+def test_an_unserializable_document_is_skipped_and_the_rest_is_written(
     tmp_path: Path,
 ) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
@@ -325,7 +325,7 @@ def test_a_document_that_is_not_plain_data_is_left_out_and_the_rest_is_written(
         assert reader.last_step() == 0
 
 
-def test_steps_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+def test_steps_may_be_numpy_integers(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     loss = sink.series("", "loss")
 
@@ -338,7 +338,7 @@ def test_steps_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         assert reader.points(loss).steps.tolist() == [0, 1, 2]
 
 
-def test_a_step_that_no_file_can_hold_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_an_unstorable_step_is_dropped_and_counted(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     output = sink.series("fc", "output", "histogram")
     beyond = Histogram(exponent=0, first=1 << 80, counts=(1,), stats=stats(1))
@@ -357,7 +357,7 @@ def test_a_step_that_no_file_can_hold_is_left_out_and_counted(tmp_path: Path) ->
         assert reader.dropped() == 1
 
 
-def test_a_thread_that_writes_at_once_needs_nothing_that_is_made_later(
+def test_an_immediately_writing_thread_does_not_race_with_construction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "FLUSH_SECONDS", 0)
@@ -374,7 +374,7 @@ def test_a_thread_that_writes_at_once_needs_nothing_that_is_made_later(
 
 
 @pytest.mark.parametrize("whole_folder", [False, True])
-def test_a_file_that_is_deleted_is_said_once_and_the_training_goes_on(
+def test_a_deleted_file_is_reported_once_and_training_continues(
     tmp_path: Path, whole_folder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "runs" / "run.glass"
@@ -399,7 +399,7 @@ def test_a_file_that_is_deleted_is_said_once_and_the_training_goes_on(
     assert "run.glass was deleted or moved" in told[0]
 
 
-def test_a_training_that_goes_to_another_folder_keeps_its_file(
+def test_chdir_during_training_does_not_move_the_run_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

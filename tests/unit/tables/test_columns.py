@@ -28,11 +28,11 @@ def test_columns_are_found_by_their_keys() -> None:
         select_columns(COLUMNS, ["half"])
 
 
-def test_without_keys_the_usual_columns_are_shown() -> None:
+def test_without_keys_the_default_columns_are_shown() -> None:
     assert [column.key for column in select_columns(COLUMNS, None)] == ["double"]
 
 
-def test_a_number_that_is_0_is_blank_to_read_and_0_in_a_file() -> None:
+def test_zero_is_blank_in_text_and_0_in_csv() -> None:
     lines = table_text(select_columns(COLUMNS, ["double"]), [0, 3]).splitlines()
 
     assert [line.strip() for line in lines if "─" not in line] == ["Double", "", "6"]

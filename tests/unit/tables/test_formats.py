@@ -73,22 +73,22 @@ def test_a_sparkline_shows_the_last_values_and_leaves_gaps_for_nan() -> None:
     assert sparkline([2, 2], 3) == "▁▁"
 
 
-def test_a_sparkline_does_not_enlarge_rounding() -> None:
+def test_a_sparkline_does_not_magnify_rounding_errors() -> None:
     assert sparkline([0.1 + 0.2, 0.3], 3) == "▁▁"
     assert sparkline([-1e-12, 1e-12], 3) == "▁█"
 
 
-def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+def test_control_characters_are_shown_escaped() -> None:
     assert harmless("conv\x1b[2J\n\u202e\udc80") == r"conv\x1b[2J\n\u202e\udc80"
     assert harmless("café 漢字 →") == "café 漢字 →"
 
 
-def test_a_long_text_loses_its_middle() -> None:
+def test_long_text_is_shortened_in_the_middle() -> None:
     assert shorten("abcdefghij", 5) == "ab…ij"
     assert shorten("abcde", 5) == "abcde"
 
 
-def test_texts_are_padded_by_the_cells_they_take() -> None:
+def test_padding_uses_the_display_width_of_text() -> None:
     assert [width(text) for text in ("abc", "├─ a", "漢字", "e\u0301")] == [3, 4, 4, 1]
     assert pad("漢", 4) == "漢  "
     assert pad("1", 3, right=True) == "  1"

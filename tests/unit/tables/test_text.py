@@ -33,23 +33,23 @@ def titles(columns: list[TextColumn]) -> list[str]:
     return [column.texts[0] for column in columns]
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_a_table_that_fits_is_unchanged() -> None:
     assert fitted(COLUMNS, 46) == COLUMNS
 
 
-def test_the_least_telling_column_is_left_out_first() -> None:
+def test_the_least_important_column_is_dropped_first() -> None:
     assert titles(fitted(COLUMNS, 45)) == ["Module", "Forward", "share", "Backward", "share"]
 
 
-def test_columns_of_one_kind_are_left_out_together() -> None:
+def test_columns_of_one_group_are_dropped_together() -> None:
     assert titles(fitted(COLUMNS, 38)) == ["Module", "Forward", "Backward"]
 
 
-def test_a_column_that_cannot_be_spared_stays_in_the_smallest_terminal() -> None:
+def test_a_required_column_stays_in_the_smallest_terminal() -> None:
     assert titles(fitted(COLUMNS, 3)) == ["Module", "Forward", "Backward"]
 
 
-def test_long_names_lose_their_middle_before_a_column_is_left_out() -> None:
+def test_long_names_are_shortened_before_a_column_is_dropped() -> None:
     columns = [
         TextColumn(["Module", "encoder.layers.11.attention"], right=False),
         TextColumn(["Calls", "1"], spare=1),
@@ -61,7 +61,7 @@ def test_long_names_lose_their_middle_before_a_column_is_left_out() -> None:
     assert calls == columns[1]
 
 
-def test_names_are_cut_further_when_nothing_is_left_to_spare() -> None:
+def test_names_are_shortened_further_when_no_column_can_be_dropped() -> None:
     columns = [
         TextColumn(["Module", "encoder.attention"], right=False),
         TextColumn(["Time", "1.00ms"]),
@@ -70,7 +70,7 @@ def test_names_are_cut_further_when_nothing_is_left_to_spare() -> None:
     assert fitted(columns, 20)[0].texts == ["Module", "encod…ention"]
 
 
-def test_a_column_that_is_missed_goes_where_names_would_be_hard_to_tell() -> None:
+def test_an_optional_column_is_dropped_before_names_become_unreadable() -> None:
     columns = [
         TextColumn(["Module", "encoder.layers.11.attention"], right=False),
         TextColumn(["Time", "1.00ms"]),
@@ -81,23 +81,23 @@ def test_a_column_that_is_missed_goes_where_names_would_be_hard_to_tell() -> Non
     assert titles(fitted(columns, 26)) == ["Module", "Time"]
 
 
-def test_numbers_are_never_cut() -> None:
+def test_numbers_are_never_truncated() -> None:
     columns = [TextColumn(["Bytes", "123,456,789,012"])]
 
     assert fitted(columns, 5) == columns
 
 
-def test_the_lines_of_a_tree_stay_before_a_name_that_is_cut() -> None:
+def test_tree_lines_stay_in_front_of_a_shortened_name() -> None:
     assert shortened("│  ├─ normalisation_before", 18) == "│  ├─ norma…before"
 
 
-def test_deep_in_a_tree_both_ends_of_the_name_and_its_own_line_stay() -> None:
+def test_deep_in_a_tree_a_name_keeps_both_ends_and_its_branch() -> None:
     assert shortened("│  │  │  │  ├─ projection", 16) == "… │  ├─ pro…tion"
     assert shortened("│  │  │  │  ├─ fc", 9) == "…│  ├─ fc"
     assert shortened("│  │  │  │  ├─ projection", 8) == "pro…tion"
 
 
-def test_wide_characters_take_two_cells_of_the_room() -> None:
+def test_wide_characters_count_as_two_cells_when_fitting() -> None:
     short = shortened("模型模型模型模型", 9)
 
     assert width(short) <= 9
@@ -105,7 +105,7 @@ def test_wide_characters_take_two_cells_of_the_room() -> None:
     assert short.endswith("型")
 
 
-def test_a_table_says_what_it_left_out_and_each_title_once() -> None:
+def test_a_table_lists_each_dropped_column_once() -> None:
     lines = framed(COLUMNS, ["a fact"], room=38).splitlines()
 
     assert lines[5:] == [
@@ -117,12 +117,12 @@ def test_a_table_says_what_it_left_out_and_each_title_once() -> None:
     ]
 
 
-def test_a_table_with_room_for_all_says_nothing() -> None:
+def test_a_table_that_fits_has_no_note() -> None:
     assert framed(COLUMNS, room=80) == framed(COLUMNS)
 
 
 @pytest.mark.parametrize("room", [25, 38, 60])
-def test_no_line_of_a_table_is_longer_than_its_room(room: int) -> None:
+def test_no_line_of_a_table_exceeds_its_width(room: int) -> None:
     below = [*fact_lines([Fact("Peak", "so many bytes in so many places")], room), "a fact"]
 
     lines = framed(COLUMNS, below, note_lines(["a long story that goes on"], room), room=room)
@@ -130,7 +130,7 @@ def test_no_line_of_a_table_is_longer_than_its_room(room: int) -> None:
     assert max(map(width, lines.splitlines())) <= room
 
 
-def test_a_fact_goes_on_below_its_first_word() -> None:
+def test_a_long_fact_wraps_under_its_value() -> None:
     assert fact_lines([Fact("Peak", "one two three"), Fact("Step", "four")], 14) == [
         "Peak  one two",
         "      three",
@@ -143,7 +143,7 @@ def test_a_text_that_fits_is_one_line() -> None:
     assert wrapped("one two", None) == ["one two"]
 
 
-def test_a_line_without_room_goes_on_below_itself() -> None:
+def test_a_long_line_wraps_with_extra_indentation() -> None:
     text = "Log:\n\tparents: conv2d_1_1, relu_1_2\n\n\tnone"
 
     assert broken(text, 24).splitlines() == [
@@ -165,7 +165,7 @@ def test_a_deep_indent_leaves_room_for_the_words() -> None:
 
 
 @pytest.mark.parametrize("room", [12, 20, 30])
-def test_lines_are_broken_by_the_cells_that_they_take(room: int) -> None:
+def test_lines_wrap_by_display_width(room: int) -> None:
     text = "エンコーダーの長い名前, 頭.weight and\n\ta_name_that_is_longer_than_any_line_here"
 
     lines = broken(text, room).splitlines()
@@ -174,7 +174,7 @@ def test_lines_are_broken_by_the_cells_that_they_take(room: int) -> None:
     assert "".join("".join(lines).split()) == "".join(text.split())
 
 
-def test_numbers_end_at_the_right_and_no_line_ends_in_spaces() -> None:
+def test_numbers_are_right_aligned_and_lines_have_no_trailing_spaces() -> None:
     lines = lined_up(
         [TextColumn(["Name", "a", "long"], right=False), TextColumn(["Size", "1", "100"])]
     )
@@ -182,7 +182,7 @@ def test_numbers_end_at_the_right_and_no_line_ends_in_spaces() -> None:
     assert lines == ["Name  Size", "a        1", "long   100"]
 
 
-def test_wide_characters_take_two_cells() -> None:
+def test_wide_characters_count_as_two_cells() -> None:
     lines = lined_up(
         [TextColumn(["Name", "模型"], right=False), TextColumn(["Size", "1"], right=False)]
     )
@@ -197,13 +197,13 @@ def test_rules_are_as_long_as_the_longest_line() -> None:
     assert framed(columns, ["below"]) == "─────\nA\n─────\n1\n─────\nbelow\n─────"
 
 
-def test_facts_stand_below_each_other() -> None:
+def test_facts_are_aligned_below_each_other() -> None:
     assert fact_lines([Fact("Peak", "1 MB"), Fact("", "all of it")]) == [
         "Peak  1 MB",
         "      all of it",
     ]
 
 
-def test_what_is_not_shown_is_counted() -> None:
+def test_hidden_rows_are_counted() -> None:
     assert left_out(range(1200), range(100)) == ["… and 1,100 more"]
     assert left_out([1], [1]) == []

@@ -26,7 +26,7 @@ VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_result_brings_its_model_and_what_it_found(verb: str) -> None:
+def test_a_result_provides_its_model_and_findings(verb: str) -> None:
     run, kind = VERBS[verb]
     result = run(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.ones(1, 2))
 
@@ -71,5 +71,5 @@ def test_a_trace_without_tensors_brings_no_values() -> None:
     assert reader.document(Statistics) is None
 
 
-def test_a_model_is_no_result() -> None:
+def test_a_model_is_not_a_result() -> None:
     assert reader_of_result(nn.Linear(2, 2)) is None

@@ -26,7 +26,7 @@ from torchglass.targets.inputs import InputSpec, make_inputs, parse_input
         ("mask=2x16:bool", InputSpec(shape=(2, 16), dtype="bool", name="mask")),
     ],
 )
-def test_a_text_describes_a_tensor(text: str, spec: InputSpec) -> None:
+def test_a_string_describes_an_input_tensor(text: str, spec: InputSpec) -> None:
     assert parse_input(text) == spec
 
 
@@ -46,14 +46,14 @@ def test_a_text_describes_a_tensor(text: str, spec: InputSpec) -> None:
         ("2 masks=1x3", "--input '2 masks=1x3': '2 masks' is not an argument name"),
     ],
 )
-def test_what_describes_no_tensor_is_refused_with_an_example(text: str, message: str) -> None:
+def test_an_invalid_input_description_is_refused_with_an_example(text: str, message: str) -> None:
     with pytest.raises(TargetError) as caught:
         parse_input(text)
 
     assert str(caught.value).startswith(message)
 
 
-def test_inputs_are_where_the_model_is_and_in_its_dtype() -> None:
+def test_inputs_have_the_device_and_dtype_of_the_model() -> None:
     model = nn.Linear(3, 4, dtype=torch.bfloat16, device="meta")
 
     (tensor,), _ = make_inputs(["2x3"], model)
@@ -62,27 +62,27 @@ def test_inputs_are_where_the_model_is_and_in_its_dtype() -> None:
     assert tensor.device.type == "meta"
 
 
-def test_a_dtype_that_is_written_wins() -> None:
+def test_an_explicit_dtype_is_used() -> None:
     (tensor,), _ = make_inputs(["2x3:half"], nn.Linear(3, 4))
 
     assert tensor.dtype is torch.float16
 
 
-def test_a_model_without_parameters_gets_torchs_default() -> None:
+def test_a_model_without_parameters_gets_the_default_dtype() -> None:
     (tensor,), _ = make_inputs(["2x3"], nn.ReLU())
 
     assert tensor.dtype is torch.float32
     assert tensor.device.type == "cpu"
 
 
-def test_named_inputs_are_kept_apart_from_those_in_order() -> None:
+def test_named_inputs_are_separate_from_positional_ones() -> None:
     inputs, named = make_inputs(["1x2", "mask=3:bool", "4"], nn.ReLU())
 
     assert [tuple(tensor.shape) for tensor in inputs] == [(1, 2), (4,)]
     assert {name: tuple(tensor.shape) for name, tensor in named.items()} == {"mask": (3,)}
 
 
-def test_making_inputs_leaves_the_random_state_alone() -> None:
+def test_creating_inputs_does_not_change_the_random_state() -> None:
     before = torch.random.get_rng_state()
 
     make_inputs(["4x5"], nn.ReLU())
@@ -97,11 +97,11 @@ def test_fake_inputs_of_any_size_take_no_memory() -> None:
     assert tensor.shape == (10**9, 10**6)
 
 
-def test_an_input_that_no_memory_has_room_for_is_refused() -> None:
+def test_an_input_too_large_for_memory_is_refused() -> None:
     with pytest.raises(TargetError, match="cannot create an input of 1000000000x1000000"):
         make_inputs(["1000000000x1000000"], nn.ReLU())
 
 
-def test_one_argument_has_one_input() -> None:
+def test_an_argument_cannot_have_two_inputs() -> None:
     with pytest.raises(TargetError, match="--input mask=… is given twice"):
         make_inputs(["mask=2", "mask=3"], nn.ReLU())

@@ -85,7 +85,7 @@ def refusal(target: str) -> str:
         ("./net.py:make", 8),
     ],
 )
-def test_a_class_a_function_and_an_instance_are_models(
+def test_a_target_can_be_a_class_a_function_or_an_instance(
     folder: Path, target: str, width: int
 ) -> None:
     model: Any = resolve(target)
@@ -93,7 +93,7 @@ def test_a_class_a_function_and_an_instance_are_models(
     assert model.body[0].in_features == width
 
 
-def test_a_dotted_name_goes_into_the_object(folder: Path) -> None:
+def test_a_dotted_name_resolves_attributes(folder: Path) -> None:
     assert isinstance(resolve("net.py:net.body"), nn.Sequential)
 
 
@@ -101,13 +101,13 @@ def test_a_callable_instance_is_the_target_itself(folder: Path) -> None:
     assert type(resolve("net.py:pipeline")).__name__ == "Pipeline"
 
 
-def test_what_is_not_a_name_is_given_back_as_it_is() -> None:
+def test_a_target_that_is_not_a_name_is_returned_unchanged() -> None:
     model = nn.Linear(1, 1)
 
     assert resolve(model) is model
 
 
-def test_a_file_of_any_name_a_folder_and_a_run_are_paths(folder: Path) -> None:
+def test_files_folders_and_runs_are_paths(folder: Path) -> None:
     (folder / "weights.pt").touch()
     (folder / "a.glass").touch()
     (folder / "epoch-3").touch()
@@ -137,7 +137,7 @@ def test_a_file_may_import_its_siblings(folder: Path) -> None:
     assert isinstance(resolve("elsewhere/sibling_whole.py:model"), nn.ReLU)
 
 
-def test_a_file_named_like_a_loaded_module_does_not_take_its_place(folder: Path) -> None:
+def test_a_file_named_like_a_loaded_module_does_not_replace_it(folder: Path) -> None:
     import types
 
     write(folder / "types.py", "from torch import nn\nmodel = nn.ReLU()")
@@ -159,7 +159,7 @@ def test_a_file_that_failed_is_not_left_half_imported(folder: Path) -> None:
     assert "broken" not in sys.modules
 
 
-def test_an_error_of_the_users_code_passes_through(folder: Path) -> None:
+def test_an_error_in_user_code_propagates(folder: Path) -> None:
     write(folder / "needy.py", "import not_installed_anywhere")
 
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
@@ -207,7 +207,7 @@ def test_a_script_that_exits_on_import_is_refused_with_advice(folder: Path) -> N
         ),
     ],
 )
-def test_a_refusal_says_what_to_write_instead(folder: Path, target: str, message: str) -> None:
+def test_a_target_error_suggests_what_to_write(folder: Path, target: str, message: str) -> None:
     assert refusal(target) == message
 
 
@@ -219,5 +219,5 @@ def test_a_package_offers_the_models_of_its_modules() -> None:
 
 
 @pytest.mark.parametrize("target", ["", ":", "a-b:c", "what is this:x"])
-def test_what_is_no_target_is_answered_with_what_one_is(folder: Path, target: str) -> None:
+def test_an_invalid_target_error_lists_the_kinds_of_targets(folder: Path, target: str) -> None:
     assert "FILE.py:NAME, MODULE:NAME, a checkpoint" in refusal(target)

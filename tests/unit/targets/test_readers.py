@@ -39,13 +39,13 @@ def test_a_live_model_is_read() -> None:
     assert read(nn.Sequential(nn.ReLU())).name == "Sequential"
 
 
-def test_a_record_is_given_back_as_it_is() -> None:
+def test_a_record_is_returned_unchanged() -> None:
     record = make.model()
 
     assert read(record) is record
 
 
-def test_a_run_gives_the_model_it_was_made_of(run_file: Path) -> None:
+def test_a_run_provides_its_model(run_file: Path) -> None:
     assert read(run_file).name == "Saved"
     assert read(str(run_file)).name == "Saved"
 
@@ -58,12 +58,12 @@ def test_a_checkpoint_is_read_without_its_code(tmp_path: Path) -> None:
     assert record.find("body") is not None
 
 
-def test_what_holds_no_model_is_refused() -> None:
+def test_a_target_without_a_model_is_refused() -> None:
     with pytest.raises(TargetError):
         read(object())
 
 
-def test_a_reader_is_given_back_as_it_is() -> None:
+def test_a_reader_is_returned_unchanged() -> None:
     store = MemoryStore(RunRecord(name="a", created_ns=1))
 
     assert open_reader(store) is store
@@ -91,7 +91,7 @@ def test_a_folder_with_a_file_for_each_rank_is_one_run(tmp_path: Path) -> None:
     assert read(tmp_path).modules[1].path == "fc"
 
 
-def test_a_reader_of_a_model_has_nothing_more_to_come() -> None:
+def test_a_reader_of_a_model_is_finished() -> None:
     reader = open_reader(make.model(name="Net"))
 
     assert reader.run().name == "Net"
@@ -100,7 +100,7 @@ def test_a_reader_of_a_model_has_nothing_more_to_come() -> None:
     assert reader.series() == ()
 
 
-def test_telling_what_a_target_is_touches_no_property() -> None:
+def test_detecting_the_kind_of_target_calls_no_property() -> None:
     assert not is_reader(Trap())
     assert is_live(Trap())
 

@@ -34,7 +34,7 @@ from torchglass.views.model_text import brief, kernel_size
         ("ConvNorm", "anything, but=[1, (2, 3)]", "ConvNorm(anything)"),
     ],
 )
-def test_a_module_is_written_briefly(kind: str, extra: str, text: str) -> None:
+def test_a_module_has_a_short_form(kind: str, extra: str, text: str) -> None:
     assert brief(kind, extra) == text
 
 

@@ -153,14 +153,14 @@ def distance(point: tuple[float, float], area: Area) -> float:
     return math.hypot(along, across)
 
 
-def test_each_node_has_its_name_as_id_and_says_its_shape() -> None:
+def test_each_node_has_its_name_as_id_and_shows_its_shape() -> None:
     picture = svg(graph([op("relu_1_1"), op("relu_2_2")]))
 
     assert list(parts(picture, "node")) == ["relu_1_1", "relu_2_2"]
     assert words(parts(picture, "node")["relu_1_1"]) == ["relu_1_1", "2×3 · 24 B"]
 
 
-def test_a_node_says_its_parameters_and_its_module() -> None:
+def test_a_node_shows_its_parameters_and_module() -> None:
     node = op("linear_1_1", parameters={"fc.weight": make.spec(3, 3)}, path="fc", is_module=True)
 
     picture = svg(graph([node]))
@@ -168,7 +168,7 @@ def test_a_node_says_its_parameters_and_its_module() -> None:
     assert words(parts(picture, "node")["linear_1_1"])[2:] == ["params 3×3", "@fc"]
 
 
-def test_a_closed_module_says_what_is_in_it() -> None:
+def test_a_collapsed_module_shows_its_contents() -> None:
     node = op(
         "h.0",
         kind="call",
@@ -188,7 +188,7 @@ def test_a_closed_module_says_what_is_in_it() -> None:
     ]
 
 
-def test_the_pointer_learns_all_there_is_to_know() -> None:
+def test_the_tooltip_shows_all_details_of_a_node() -> None:
     source = SourceLine(file="/home/someone/net.py", line=7, function="forward")
     record = make.op(1, "dropout", settings=(("1", "0.5"),), source=source)
     node = op(
@@ -218,7 +218,7 @@ def test_a_box_has_its_name_and_its_class() -> None:
     assert {"features", "Sequential"} <= set(words(picture))
 
 
-def test_a_repeated_box_says_how_often() -> None:
+def test_a_repeated_box_shows_its_count() -> None:
     repetition = Repetition(times=12, until="h.11")
     block = box("h.0", path="h.0", class_name="Block", repetition=repetition)
 
@@ -227,7 +227,7 @@ def test_a_repeated_box_says_how_often() -> None:
     assert {"12 × Block", "h.0 … h.11"} <= set(words(picture))
 
 
-def test_edges_say_arguments_counts_and_passes() -> None:
+def test_edges_show_arguments_counts_and_passes() -> None:
     drawn = graph(
         [op("a"), op("b"), op("c")],
         [
@@ -242,19 +242,19 @@ def test_edges_say_arguments_counts_and_passes() -> None:
     assert {"left, right", "3 tensors", "Out 1-3 / In 2-4"} <= set(said)
 
 
-def test_passes_are_said_in_ranges() -> None:
+def test_passes_are_written_as_ranges() -> None:
     assert ranges((1,)) == "1"
     assert ranges((1, 2, 3, 5, 7, 8)) == "1-3, 5, 7-8"
 
 
-def test_the_headline_sums_up_the_pass() -> None:
+def test_the_headline_summarizes_the_pass() -> None:
     drawn = graph([op("a")], op_count=24, cost=NodeCost(parameters=61_100_840, bytes=4_400_000))
 
     assert words(svg(drawn))[:2] != []
     assert {"Net", "24 ops · 61.1M parameters · 4.2 MB of tensors"} <= set(words(svg(drawn)))
 
 
-def test_the_legend_explains_what_is_there_and_nothing_else() -> None:
+def test_the_legend_explains_only_what_is_drawn() -> None:
     nodes = [op("x", kind="input"), op("a", from_input=False)]
 
     said = set(words(svg(graph(nodes))))
@@ -263,7 +263,7 @@ def test_the_legend_explains_what_is_there_and_nothing_else() -> None:
     assert not {"output", "buffer", "raised", "has parameters"} & said
 
 
-def test_where_the_forward_raised_is_marked() -> None:
+def test_the_op_that_raised_is_marked() -> None:
     raised = op("✗ raised", kind="failure", outputs=(), op=make.op(1, "linear"), failed=True)
     error = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 9x3)"
     drawn = graph([op("a"), raised], [edge("a", "✗ raised")], error=error)
@@ -290,7 +290,7 @@ def test_where_the_forward_raised_is_marked() -> None:
         "cluster_0",
     ],
 )
-def test_a_hostile_name_is_shown_as_it_is(name: str) -> None:
+def test_a_hostile_name_is_shown_verbatim(name: str) -> None:
     closed = op(name, kind="call", path=name, box="in " + name)
     drawn = graph(
         [closed, op("b", path=name, is_module=True)],
@@ -307,7 +307,7 @@ def test_a_hostile_name_is_shown_as_it_is(name: str) -> None:
     assert hint(parts(picture, "node")["b"]).endswith(f"module {name}")
 
 
-def test_names_that_differ_only_in_what_cannot_be_shown_stay_two_nodes() -> None:
+def test_names_that_differ_only_in_invisible_characters_stay_two_nodes() -> None:
     drawn = graph([op("a\nb"), op("a\\nb"), op("a\x00b"), op("\ud800")])
 
     assert len(parts(svg(drawn), "node")) == 4
@@ -324,9 +324,7 @@ def test_a_long_chain_fits_a_page(direction: Direction, around: str | None) -> N
 
 @pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
 @pytest.mark.parametrize("direction", ["down", "up", "right"])
-def test_wrapped_edges_still_lead_from_their_source_to_their_target(
-    direction: Direction, lay_out: Any
-) -> None:
+def test_wrapped_edges_connect_their_source_and_target(direction: Direction, lay_out: Any) -> None:
     drawn = chain(60, "features")
 
     layout = arranged(drawn, direction, lay_out)
@@ -337,7 +335,7 @@ def test_wrapped_edges_still_lead_from_their_source_to_their_target(
 
 
 @pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
-def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box(lay_out: Any) -> None:
+def test_wrapped_nodes_do_not_overlap_and_stay_in_their_box(lay_out: Any) -> None:
     layout = arranged(chain(60, "features"), lay_out=lay_out)
 
     assert not any(overlap(*pair) for pair in combinations(layout.nodes.values(), 2))
@@ -351,7 +349,7 @@ def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box(lay_out: Any) -> 
 
 
 @pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
-def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes(lay_out: Any) -> None:
+def test_wrapping_does_not_route_edges_through_nodes(lay_out: Any) -> None:
     drawn = chain(60)
 
     layout = arranged(drawn, lay_out=lay_out)
@@ -365,13 +363,13 @@ def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes(lay_out: Any)
             assert all(distance(point, area) > 0 for area in others)
 
 
-def test_a_picture_that_fits_a_page_is_not_cut() -> None:
+def test_a_drawing_that_fits_a_page_is_not_wrapped() -> None:
     layout = arranged(chain(6, "features"))
 
     assert len(layout.frames) == 1
 
 
-def test_in_rows_edges_of_one_node_share_a_lane_and_others_do_not() -> None:
+def test_in_row_layout_only_edges_of_one_node_share_a_lane() -> None:
     nodes = [op(f"relu_{n}_{n}") for n in range(8)]
     ends = [(0, 3), (0, 5), (1, 6), (2, 7)]
     edges = [edge(nodes[a]["name"], nodes[b]["name"]) for a, b in ends]
@@ -383,7 +381,7 @@ def test_in_rows_edges_of_one_node_share_a_lane_and_others_do_not() -> None:
     assert len(set(lanes)) == 3
 
 
-def test_in_rows_the_border_of_a_box_is_outside_of_its_lanes() -> None:
+def test_in_row_layout_a_box_border_is_outside_of_its_lanes() -> None:
     nodes = [op(f"relu_{n}_{n}", box="inner" if n < 5 else "outer") for n in range(9)]
     boxes = [box("outer", path="outer"), box("inner", box="outer", path="inner")]
     edges = [edge(nodes[a]["name"], nodes[b]["name"]) for a, b in [(0, 2), (1, 4), (2, 7)]]
@@ -397,12 +395,12 @@ def test_in_rows_the_border_of_a_box_is_outside_of_its_lanes() -> None:
     assert outer.begin < inner.begin < inner.end < outer.end
 
 
-def test_a_crash_of_graphviz_is_an_error_and_no_end_of_the_program() -> None:
+def test_a_crash_of_graphviz_is_an_exception() -> None:
     with pytest.raises(ViewError, match="Graphviz"), graphviz() as drawer:
         drawer.draw(DotGraph(), "no such format", engine="dot")
 
 
-def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
+def test_a_loop_across_a_wrap_returns_along_the_same_route() -> None:
     whole = chain(60)
     back = Edge(source=named(whole, "relu_60_60"), target=named(whole, "relu_1_1"))
     drawn = replace(whole, edges=(*whole.edges, back))
@@ -412,7 +410,7 @@ def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
     assert distance(layout.routes[-1].tip, layout.nodes[named(drawn, "relu_1_1")]) < 2
 
 
-def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> None:
+def test_positions_are_as_exact_at_the_end_of_a_long_chain_as_at_its_start() -> None:
     nodes = [op(f"relu_{n}_{n}") for n in range(500)]
     edges = [edge(one["name"], other["name"]) for one, other in pairwise(nodes)]
     drawn = graph(nodes, edges)
@@ -427,7 +425,7 @@ def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> 
     assert max(gaps) - min(gaps) < 0.1
 
 
-def test_an_empty_graph_is_a_picture_too() -> None:
+def test_an_empty_graph_can_be_drawn() -> None:
     assert "Net" in words(svg(graph([])))
 
 
@@ -435,7 +433,9 @@ def test_an_empty_graph_is_a_picture_too() -> None:
     ("ending", "begins"),
     [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("jpg", b"\xff\xd8")],
 )
-def test_the_ending_of_the_path_is_the_format(ending: str, begins: bytes, tmp_path: Path) -> None:
+def test_the_path_extension_selects_the_image_format(
+    ending: str, begins: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / f"net.{ending}"
 
     picture = draw(graph([op("a")]), path)
@@ -444,13 +444,13 @@ def test_the_ending_of_the_path_is_the_format(ending: str, begins: bytes, tmp_pa
     assert picture.startswith(begins)
 
 
-def test_a_format_that_is_given_wins_over_the_ending(tmp_path: Path) -> None:
+def test_an_explicit_format_overrides_the_extension(tmp_path: Path) -> None:
     path = tmp_path / "net.picture"
 
     assert draw(graph([op("a")]), path, format="png").startswith(b"\x89PNG")
 
 
-def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
+def test_invalid_options_list_the_valid_ones(tmp_path: Path) -> None:
     drawn = graph([op("a")])
 
     with pytest.raises(ViewError, match="format must be one of svg, png, pdf, jpg, dot, not 'bmp'"):
@@ -461,7 +461,7 @@ def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
         draw(drawn, color_by=cast("Any", "size"))
 
 
-def test_colors_tell_of_costs_and_the_legend_of_the_scale() -> None:
+def test_colors_show_costs_and_the_legend_shows_the_scale() -> None:
     nodes = [op("a", cost=NodeCost(time_ns=1_000_000)), op("b", cost=NodeCost(time_ns=4_000_000))]
     drawn = graph(nodes, cost=NodeCost(time_ns=5_000_000))
 
@@ -475,13 +475,13 @@ def test_colors_tell_of_costs_and_the_legend_of_the_scale() -> None:
     assert {"4.00ms · 80%", "time, up to 4.00ms · 80%"} <= set(words(picture))
 
 
-def test_dark_pictures_have_a_dark_ground() -> None:
+def test_dark_drawings_have_a_dark_background() -> None:
     picture = svg(graph([op("a")]), dark=True)
 
     assert next(picture.iter(f"{SVG}polygon")).get("fill") == DARK.ground
 
 
-def test_the_caller_can_override_how_parts_look() -> None:
+def test_graphviz_attributes_can_be_overridden() -> None:
     drawn = graph(
         [op("a", box="m"), op("b", box="m")],
         [edge("a", "b")],
@@ -500,7 +500,7 @@ def test_the_caller_can_override_how_parts_look() -> None:
         assert color in text
 
 
-def test_pictures_can_be_drawn_in_several_threads() -> None:
+def test_drawing_works_in_several_threads() -> None:
     pictures: list[bytes] = []
     threads = [threading.Thread(target=lambda: pictures.append(draw(chain(20)))) for _ in range(4)]
 
@@ -514,7 +514,7 @@ def test_pictures_can_be_drawn_in_several_threads() -> None:
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_all_text_can_be_read(palette: Palette) -> None:
+def test_all_text_has_sufficient_contrast(palette: Palette) -> None:
     inks = [
         palette.op,
         palette.parameters,
@@ -534,7 +534,7 @@ def test_all_text_can_be_read(palette: Palette) -> None:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 @pytest.mark.parametrize("vision", ["all cones", "no red", "no green", "no blue"])
-def test_outlines_differ_in_any_color_vision(palette: Palette, vision: str) -> None:
+def test_outlines_are_distinguishable_with_color_blindness(palette: Palette, vision: str) -> None:
     lines = [
         ink.line for ink in (palette.input, palette.output, palette.buffer, palette.failure)
     ] + [palette.repeat]

@@ -22,7 +22,7 @@ def test_each_op_is_a_row_with_its_parents_and_its_share_of_the_time() -> None:
     assert 'style="--share: 50.0%">1.00ms</td>' in html
 
 
-def test_what_stopped_the_pass_stands_above_its_rows_as_text() -> None:
+def test_the_error_of_a_pass_is_shown_above_its_rows() -> None:
     record = make.trace([make.op(0, "x", kind="input")], error="ValueError: <b>no</b>")
 
     html = trace_fragment(TraceStructure(record), MODEL, frozenset())
@@ -30,7 +30,7 @@ def test_what_stopped_the_pass_stands_above_its_rows_as_text() -> None:
     assert '<p class="error">ValueError: &lt;b&gt;no&lt;/b&gt;</p>' in html
 
 
-def test_the_middle_of_very_many_rows_is_left_out() -> None:
+def test_the_middle_of_very_many_rows_is_omitted() -> None:
     ops = [make.op(number, "relu") for number in range(3_000)]
 
     html = trace_fragment(TraceStructure(make.trace(ops)), MODEL, frozenset())

@@ -35,7 +35,7 @@ def test_a_signature_is_read_from_the_file(tmp_path: Path, code: str, signature:
     assert forward_signature(ClassSource(file=str(file), forward_line=2)) == signature
 
 
-def test_a_forward_that_is_not_written_in_python_has_none() -> None:
+def test_a_forward_not_written_in_python_has_no_signature() -> None:
     assert forward_signature(ClassSource(file="net.py")) == ""
     assert forward_signature(ClassSource(file="gone.py", forward_line=3)) == ""
 
@@ -49,5 +49,5 @@ def test_a_forward_that_is_not_written_in_python_has_none() -> None:
         ("ValueError: Net.forward() missing", ""),
     ],
 )
-def test_the_class_that_was_called_wrongly_is_told_by_the_error(error: str, name: str) -> None:
+def test_the_error_names_the_class_that_was_called_wrongly(error: str, name: str) -> None:
     assert misled_class(error) == name

@@ -63,7 +63,7 @@ def failure(tmp_path: Path, error: str = "RuntimeError: shapes", model: Model = 
     return Failure(record(tmp_path, error), model)
 
 
-def test_the_story_goes_from_the_error_to_the_last_operations(tmp_path: Path) -> None:
+def test_an_explanation_goes_from_the_error_to_the_last_ops(tmp_path: Path) -> None:
     told = failure_text(failure(tmp_path))
 
     assert (
@@ -106,13 +106,13 @@ def test_the_note_has_the_facts_without_headings(tmp_path: Path) -> None:
     assert "Where" not in note
 
 
-def test_an_error_of_several_lines_keeps_them_and_loses_its_escapes(tmp_path: Path) -> None:
+def test_a_multi_line_error_keeps_its_lines_and_drops_escapes(tmp_path: Path) -> None:
     told = failure_text(failure(tmp_path, "RuntimeError: a\nb\x1b[31m"))
 
     assert told.startswith("Net raised RuntimeError: a\nb\\x1b[31m\n")
 
 
-def test_a_file_that_is_gone_leaves_its_line_out(tmp_path: Path) -> None:
+def test_the_source_line_of_a_missing_file_is_omitted(tmp_path: Path) -> None:
     story = failure(tmp_path)
     (tmp_path / "net.py").unlink()
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_gone_leaves_its_line_out(tmp_path: Path) -> None:
     assert "self.head" not in told
 
 
-def test_html_says_the_same_and_nothing_in_it_is_markup(tmp_path: Path) -> None:
+def test_html_has_the_same_text_escaped(tmp_path: Path) -> None:
     html = failure_fragment(failure(tmp_path, "RuntimeError: <b>shapes</b>"))
 
     assert "&lt;b&gt;shapes&lt;/b&gt;" in html
@@ -132,7 +132,7 @@ def test_html_says_the_same_and_nothing_in_it_is_markup(tmp_path: Path) -> None:
     assert "<li>use Linear(4, 2)</li>" in html
 
 
-def test_a_pass_that_ran_is_two_lines() -> None:
+def test_a_successful_pass_is_two_lines() -> None:
     ops = [
         make.op(0, "x", kind="input", shape=(5, 3)),
         make.op(1, "relu", 0, shape=(5, 3)),

@@ -33,7 +33,7 @@ FOUND = Finding(
 )
 
 
-def test_it_tells_where_on_what_and_why() -> None:
+def test_a_finding_shows_location_tensors_and_cause() -> None:
     assert finding_text(FOUND).splitlines() == [
         "sqrt produced 4 NaN among 6 values in blocks.1",
         '  File "nowhere.py", line 12, in forward',
@@ -46,7 +46,7 @@ def test_it_tells_where_on_what_and_why() -> None:
     ]
 
 
-def test_what_was_written_over_and_what_holds_it_is_said() -> None:
+def test_overwritten_tensors_and_their_owners_are_named() -> None:
     weight = Evidence(name="weight", role="parameter", spec=make.spec(3), holder="fc.weight")
 
     told = finding_text(Finding(severity="error", kind="inf", message="bad", tensors=(weight,)))
@@ -54,7 +54,7 @@ def test_what_was_written_over_and_what_holds_it_is_said() -> None:
     assert told.splitlines()[1] == "  weight (fc.weight)  3 float32  overwritten since"
 
 
-def test_no_more_tensors_are_shown_than_can_be_read() -> None:
+def test_the_number_of_shown_tensors_is_limited() -> None:
     many = Finding(severity="error", kind="nan", message="bad", tensors=(GIVEN,) * 40 + (MADE,))
 
     lines = finding_text(many).splitlines()
@@ -64,17 +64,17 @@ def test_no_more_tensors_are_shown_than_can_be_read() -> None:
     assert lines[-1] == "  … and 29 more tensors"
 
 
-def test_names_that_act_on_a_screen_are_shown_as_text() -> None:
+def test_control_characters_in_names_are_shown_as_text() -> None:
     hostile = Finding(severity="error", kind="nan", message="bad\x1b[2J", path="x")
 
     assert "\x1b" not in finding_text(hostile)
 
 
-def test_nothing_found_is_said() -> None:
+def test_an_empty_report_says_that_nothing_was_found() -> None:
     assert findings_text(()) == "No NaN or Inf found"
 
 
-def test_a_replay_tells_whether_it_happens_again() -> None:
+def test_a_replay_says_whether_the_problem_recurs() -> None:
     again = ReplayRecord(finding=FOUND, tensors=(GIVEN, MADE), reproduced=True)
     other = ReplayRecord(finding=FOUND, tensors=(GIVEN,), reproduced=False)
 

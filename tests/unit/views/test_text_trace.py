@@ -30,7 +30,7 @@ def anatomy() -> TraceStructure:
     return TraceStructure(make.trace(OPS, CALLS, start_ns=1_000_000_000, end_ns=1_250_400_000))
 
 
-def test_a_recurrent_pass_says_how_often_it_loops(anatomy: TraceStructure) -> None:
+def test_a_recurrent_pass_shows_its_loop_count(anatomy: TraceStructure) -> None:
     assert trace_text(anatomy, MODEL, ALL, as_log=True).splitlines() == [
         "Log of Net forward pass:",
         "\tModel structure: recurrent (at most 2 loops), without branching; 1 total modules.",
@@ -62,7 +62,7 @@ def test_a_known_random_seed_is_shown(anatomy: TraceStructure) -> None:
     assert lines[4:6] == ["\tRandom seed: 3210097511", "\tTime elapsed: 0.250s"]
 
 
-def test_saved_layers_are_marked_where_some_are_not(anatomy: TraceStructure) -> None:
+def test_saved_layers_are_marked_if_some_are_not_saved(anatomy: TraceStructure) -> None:
     text = trace_text(anatomy, MODEL, frozenset({(OpId(2), 0)}), as_log=True)
 
     assert "computed in forward pass; 1 tensor (24 B) saved." in text
@@ -70,7 +70,7 @@ def test_saved_layers_are_marked_where_some_are_not(anatomy: TraceStructure) -> 
     assert "\n\t\t2: relu_1_2 *\n" in text
 
 
-def test_a_pass_that_raised_says_what(anatomy: TraceStructure) -> None:
+def test_a_failed_pass_shows_its_error(anatomy: TraceStructure) -> None:
     record = make.trace(OPS, CALLS, error="RuntimeError: shapes\ndo not fit")
 
     second = trace_text(TraceStructure(record), MODEL, ALL, as_log=True).splitlines()[1]
@@ -78,7 +78,7 @@ def test_a_pass_that_raised_says_what(anatomy: TraceStructure) -> None:
     assert second == "\tStopped by an error: RuntimeError: shapes\\ndo not fit"
 
 
-def test_a_long_list_of_layers_is_cut_in_the_middle() -> None:
+def test_a_long_list_of_layers_is_shortened_in_the_middle() -> None:
     ops = [make.op(number, "relu") for number in range(1_000)]
 
     lines = trace_text(
@@ -94,7 +94,7 @@ def test_a_long_list_of_layers_is_cut_in_the_middle() -> None:
     ]
 
 
-def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
+def test_modules_are_indented_below_their_parents_and_leaves_share_lines() -> None:
     leaf = {"class": "torch.nn.Linear"}
     block = {"children": {"attention": {"children": {"out": leaf}}, "up": leaf, "down": leaf}}
     many = {"children": {str(number): leaf for number in range(9)}}
@@ -114,7 +114,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     ]
 
 
-def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: TraceStructure) -> None:
+def test_an_op_shows_its_pass_and_enclosing_calls(anatomy: TraceStructure) -> None:
     assert op_text(anatomy, OpId(3), {0: TensorPreview(corner="tensor([1.])")}).splitlines() == [
         "Layer linear_1_1 (pass 2/2), operation 4/5:",
         "\tOutput tensor: shape=(2, 3), dtype=torch.float32, size=24 B",
@@ -131,7 +131,7 @@ def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: TraceStructure) -
     ]
 
 
-def test_an_op_outside_of_modules_that_writes_in_place_says_so(anatomy: TraceStructure) -> None:
+def test_an_in_place_op_outside_of_modules_says_so(anatomy: TraceStructure) -> None:
     text = op_text(anatomy, OpId(2), {})
 
     assert "size=24 B (not saved)\n\tParams: no params used\n" in text
@@ -140,11 +140,11 @@ def test_an_op_outside_of_modules_that_writes_in_place_says_so(anatomy: TraceStr
     assert "\tOutput of modules: none\n\tLookup keys: " in text
 
 
-def test_arguments_cannot_write_to_the_screen_what_it_would_obey(anatomy: TraceStructure) -> None:
+def test_control_characters_in_arguments_are_escaped(anatomy: TraceStructure) -> None:
     assert op_text(anatomy, OpId(2), {}).endswith("\tArguments: alpha=1, name='\\x1b[31m'")
 
 
-def test_values_are_summed_up_and_drawn(anatomy: TraceStructure) -> None:
+def test_values_are_summarized_and_drawn(anatomy: TraceStructure) -> None:
     stats = Stats(count=6, min=-1, max=2.5, mean=0.123456, std=1, nan=2)
     look = TensorPreview(corner="", stats=stats, histogram=(0, 4, 8, 8))
 
@@ -171,7 +171,7 @@ def test_equal_bars_are_all_full_rather_than_all_empty(anatomy: TraceStructure) 
     assert text.endswith("██")
 
 
-def test_an_input_is_no_function(anatomy: TraceStructure) -> None:
+def test_an_input_has_no_function(anatomy: TraceStructure) -> None:
     text = op_text(anatomy, OpId(0), {})
 
     assert "\tInput of the model: x\n" in text
@@ -179,7 +179,7 @@ def test_an_input_is_no_function(anatomy: TraceStructure) -> None:
     assert "Time elapsed" not in text
 
 
-def test_relatives_and_source_are_told_where_there_are_any() -> None:
+def test_related_ops_and_source_are_shown_if_present() -> None:
     source = SourceLine(file="net.py", line=12, function="forward")
     ops = [
         make.op(0, "x", kind="input"),
@@ -197,7 +197,7 @@ def test_relatives_and_source_are_told_where_there_are_any() -> None:
     )
 
 
-def test_several_outputs_are_numbered_and_many_of_them_cut() -> None:
+def test_several_outputs_are_numbered_and_long_lists_are_shortened() -> None:
     outputs = tuple(make.value(2) for _ in range(6))
     anatomy = TraceStructure(make.trace([make.op(0, "unbind", outputs=outputs)]))
 
@@ -213,6 +213,6 @@ def test_several_outputs_are_numbered_and_many_of_them_cut() -> None:
     assert lines[6] == "\t… and 2 more output tensors"
 
 
-def test_an_op_in_a_line(anatomy: TraceStructure) -> None:
+def test_an_op_fits_in_one_line(anatomy: TraceStructure) -> None:
     assert op_line(anatomy, OpId(3)) == "<linear_1_1:2: 2×3 float32 in fc:2>"
     assert op_line(anatomy, OpId(0)) == "<input_1_0: 2×3 float32>"

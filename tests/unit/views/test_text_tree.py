@@ -17,7 +17,7 @@ def tree(model: Model, *, fold: bool = False) -> list[str]:
     return tree_text(summarize(model, fold=fold)).splitlines()
 
 
-def test_lines_lead_from_each_module_to_those_below_it() -> None:
+def test_lines_connect_each_module_to_its_children() -> None:
     leaf = {"class": "ReLU"}
 
     lines = tree(make.model({"children": {"a": {"children": {"x": leaf, "y": leaf}}, "b": leaf}}))
@@ -44,7 +44,7 @@ def test_tied_weights_are_marked() -> None:
     assert lines[-1] == "└── head: Linear [6 params, tied to embed.weight]"
 
 
-def test_blocks_that_are_alike_fold_to_one_line() -> None:
+def test_identical_blocks_fold_to_one_line() -> None:
     block = {"class": "net.Block", "weight": (2, 3)}
 
     lines = tree(make.model({"children": {str(i): block for i in range(12)}}), fold=True)
@@ -52,13 +52,13 @@ def test_blocks_that_are_alike_fold_to_one_line() -> None:
     assert lines[-1] == "└── 12 × Block (0–11) [72 params]"
 
 
-def test_a_problem_stands_behind_its_module() -> None:
+def test_a_problem_is_shown_after_its_module() -> None:
     lines = tree(make.model({"children": {"bad": {"problem": "hooks: KeyError"}}}))
 
     assert lines[-1] == "└── bad: Sequential [0 params]  ! hooks: KeyError"
 
 
-def test_a_narrow_tree_says_less_of_what_is_too_long_and_what_it_left_out() -> None:
+def test_a_narrow_tree_shortens_details_and_says_what_it_omits() -> None:
     conv = {"class": "Conv2d", "extra": "3, 64, kernel_size=(7, 7)", "weight": (64, 3, 7, 7)}
     model = make.model({"children": {"conv1": conv, "act": {"class": "ReLU"}}})
 
@@ -73,13 +73,13 @@ def test_a_narrow_tree_says_less_of_what_is_too_long_and_what_it_left_out() -> N
     ]
 
 
-def test_a_tree_with_room_for_all_says_nothing() -> None:
+def test_a_tree_that_fits_has_no_note() -> None:
     model = make.model({"children": {"act": {"class": "ReLU"}}})
 
     assert tree_text(summarize(model), 24) == tree_text(summarize(model))
 
 
-def test_whom_a_weight_is_tied_to_goes_before_what_a_module_does() -> None:
+def test_the_name_of_a_tied_weight_is_dropped_before_the_module_settings() -> None:
     head = {"class": "Linear", "weight": (2, 3), "tied": {"weight": "embed.weight"}}
     model = make.model({"children": {"embed": {"weight": (2, 3)}, "head": head}})
 
@@ -90,7 +90,7 @@ def test_whom_a_weight_is_tied_to_goes_before_what_a_module_does() -> None:
 
 
 @pytest.mark.parametrize("room", [16, 30, 50])
-def test_names_are_read_however_deep_they_stand(room: int) -> None:
+def test_names_are_readable_at_any_depth(room: int) -> None:
     spec: dict[str, Any] = {"class": "Linear"}
     for _ in range(12):
         spec = {"children": {"projection": spec}}

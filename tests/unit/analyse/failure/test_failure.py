@@ -61,20 +61,20 @@ def settings(*texts: str, first: int = 1) -> tuple[tuple[str, str], ...]:
     return tuple((str(place), text) for place, text in enumerate(texts, first))
 
 
-def test_a_linear_that_must_be_flattened_for_is_offered_that() -> None:
+def test_flattening_is_suggested_for_a_linear_that_needs_it() -> None:
     verdict = judged(failed("linear", given("0", 2, 16, 5, 5), given("1", 10, 400)))
 
     assert verdict.why.startswith("this linear expects 400 features")
     assert verdict.fits[0] == "flatten it first: input.flatten(1) is 2×400"
 
 
-def test_a_linear_whose_input_lies_on_its_side_is_offered_to_turn_it() -> None:
+def test_transposing_is_suggested_for_a_transposed_linear_input() -> None:
     verdict = judged(failed("linear", given("0", 2, 8, 3), given("1", 10, 8)))
 
     assert verdict.fits[0] == "transpose it: input.transpose(-2, -1) is 2×3×8"
 
 
-def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
+def test_a_matmul_suggests_only_transposes_that_work() -> None:
     verdict = judged(failed("matmul", given("0", 2, 3), given("1", 4, 3)))
 
     assert verdict.fits == ("transpose the right one: left @ right.mT is 2×4",)
@@ -88,9 +88,7 @@ def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
         ((2, 3), (2, 3), "bmm expects tensors with 3 dimensions"),
     ],
 )
-def test_a_batched_product_wants_batches_that_go_together(
-    left: Tensor, right: Tensor, why: str
-) -> None:
+def test_a_batched_matmul_needs_matching_batch_sizes(left: Tensor, right: Tensor, why: str) -> None:
     assert judged(failed("bmm", given("0", *left), given("1", *right))).why.startswith(why)
 
 
@@ -102,13 +100,13 @@ def test_a_batched_product_wants_batches_that_go_together(
         ((2, 3, 4, 4), "the window of this conv2d covers 5×5, but its input is only 4×4"),
     ],
 )
-def test_a_convolution_wants_dimensions_channels_and_room(shape: Tensor, why: str) -> None:
+def test_a_convolution_checks_dimensions_channels_and_input_size(shape: Tensor, why: str) -> None:
     verdict = judged(failed("conv2d", given("0", *shape), given("1", 6, 3, 5, 5)))
 
     assert verdict.why.startswith(why)
 
 
-def test_padding_counts_as_room() -> None:
+def test_padding_counts_toward_the_input_size() -> None:
     op = failed(
         "conv2d",
         given("0", 2, 3, 4, 4),
@@ -122,7 +120,7 @@ def test_padding_counts_as_room() -> None:
     assert verdict.fits == ("pass an input of at least 5×5", "pad it: padding=(3, 3) is enough")
 
 
-def test_joining_is_offered_along_another_dimension_only_if_all_agree() -> None:
+def test_concatenating_along_another_dimension_is_suggested_only_if_all_sizes_match() -> None:
     three = [given("0.0", 2, 3), given("0.1", 2, 4), given("0.2", 5, 4)]
 
     two_fit = judged(failed("cat", *three[:2]))
@@ -132,7 +130,7 @@ def test_joining_is_offered_along_another_dimension_only_if_all_agree() -> None:
     assert three_do_not.fits == ()
 
 
-def test_shapes_that_do_not_stretch_are_offered_a_dimension() -> None:
+def test_unsqueeze_is_suggested_for_shapes_that_do_not_broadcast() -> None:
     verdict = judged(failed("__iadd__", given("0", 4, 3), given("1", 4)))
 
     assert "the last dimension is 3 in one and 4 in the other" in verdict.why
@@ -160,14 +158,14 @@ def test_a_view_keeps_the_number_of_elements(texts: tuple[str, ...], why: str) -
     assert verdict.fits == ("input.reshape(2, -1) is 2×3",)
 
 
-def test_an_expansion_of_a_size_above_one_is_refused() -> None:
+def test_expanding_a_dimension_larger_than_one_is_refused() -> None:
     verdict = judged(failed("expand", given("0", 2, 3), settings=settings("4", "3")))
 
     assert "dimension -2 of 2×3 is 2 and cannot become 4" in verdict.why
     assert verdict.fits == ("keep that size: input.expand(-1, 3)",)
 
 
-def test_a_letter_of_an_einsum_is_one_size() -> None:
+def test_an_einsum_index_must_have_one_size() -> None:
     op = failed("einsum", given("1", 2, 3), given("2", 2, 4), settings=(("0", "'ij,kj->ik'"),))
 
     assert judged(op).why.startswith('j in "ij,kj->ik" is 3 in operands[0] 2×3 and 4')
@@ -182,13 +180,13 @@ def test_a_letter_of_an_einsum_is_one_size() -> None:
         ("group_norm", [given("0", 2, 4, 5)], ("3",), "cannot be divided into 3 groups"),
     ],
 )
-def test_normalisations_want_their_channels(
+def test_normalization_layers_check_their_channels(
     function: str, operands: list[Operand], texts: tuple[str, ...], why: str
 ) -> None:
     assert why in judged(failed(function, *operands, settings=settings(*texts))).why
 
 
-def test_indices_are_compared_with_the_rows_of_an_embedding() -> None:
+def test_indices_are_checked_against_the_rows_of_an_embedding() -> None:
     op = failed("embedding", given("0", 2, dtype="int64"), given("1", 10, 4))
 
     assert "0 to 9, but the largest index is 12" in judged(op, ranges={"0": (0, 12)}).why
@@ -204,19 +202,19 @@ def test_indices_are_compared_with_the_rows_of_an_embedding() -> None:
         ((2, 4), "int64", "so it must be floating point"),
     ],
 )
-def test_a_target_has_the_shape_and_dtype_of_its_kind(target: Tensor, dtype: str, why: str) -> None:
+def test_a_loss_target_is_checked_for_shape_and_dtype(target: Tensor, dtype: str, why: str) -> None:
     op = failed("cross_entropy", given("0", 2, 4), given("1", *target, dtype=dtype))
 
     assert why in judged(op).why
 
 
-def test_predictions_with_the_classes_last_are_offered_to_be_flattened() -> None:
+def test_flattening_is_suggested_for_predictions_with_classes_last() -> None:
     op = failed("cross_entropy", given("0", 2, 5, 9), given("1", 2, 5, dtype="int64"))
 
     assert "input.flatten(0, -2) is 10×9 and target.flatten() 10" in judged(op).fits[0]
 
 
-def test_a_class_that_is_ignored_is_not_out_of_range() -> None:
+def test_ignore_index_is_not_out_of_range() -> None:
     op = failed(
         "cross_entropy",
         given("0", 2, 4),
@@ -238,13 +236,13 @@ def test_a_class_that_is_ignored_is_not_out_of_range() -> None:
         ("(0, 1, 2)", "2×3 has 2 dimensions, fewer than there are indices"),
     ],
 )
-def test_a_subscript_is_read_dimension_by_dimension(text: str, why: str) -> None:
+def test_a_subscript_is_checked_per_dimension(text: str, why: str) -> None:
     op = failed("__getitem__", given("0", 2, 3), settings=settings(text))
 
     assert judged(op).why.startswith(why)
 
 
-def test_an_index_tensor_in_a_subscript_is_looked_into() -> None:
+def test_an_index_tensor_in_a_subscript_is_checked() -> None:
     op = failed(
         "__getitem__",
         given("0", 2, 3),
@@ -257,7 +255,7 @@ def test_an_index_tensor_in_a_subscript_is_looked_into() -> None:
     assert verdict.why == "dimension 1 of 2×3 has indices 0 to 2, but index[1] has 3"
 
 
-def test_devices_are_told_apart_and_the_parameters_stay_at_home() -> None:
+def test_a_device_mismatch_suggests_moving_the_input_first() -> None:
     op = failed(
         "linear",
         given("0", 2, 4),
@@ -270,7 +268,7 @@ def test_devices_are_told_apart_and_the_parameters_stay_at_home() -> None:
     assert verdict.fits == ('input.to("cuda:0")', 'model.to("cpu")')
 
 
-def test_dtypes_are_told_apart() -> None:
+def test_a_dtype_mismatch_is_explained() -> None:
     op = failed(
         "linear", given("0", 2, 4, dtype="float16"), given("1", 3, 4, parameter="fc.weight")
     )
@@ -281,7 +279,7 @@ def test_dtypes_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("function", ["linear", "conv2d", "cat", "view", "add", "fancy_new_op"])
-def test_of_what_breaks_no_rule_nothing_is_claimed(function: str) -> None:
+def test_an_error_without_a_matching_rule_is_unexplained(function: str) -> None:
     assert unexplained(failed(function, given("0", 2, 3)))
 
 
@@ -305,13 +303,13 @@ def _layered() -> TraceRecord:
     return make.trace(ops, error="RuntimeError: no", failed=last)
 
 
-def test_the_op_that_set_a_size_is_found_past_those_that_keep_it() -> None:
+def test_the_op_that_set_a_size_is_found_past_ops_that_keep_it() -> None:
     [found] = Failure(_layered(), make.model()).set_sizes
 
     assert (found.size, found.op.id) == (4, 1)
 
 
-def test_an_op_that_ran_before_is_known_by_its_parameters() -> None:
+def test_an_earlier_run_of_an_op_is_found_by_its_parameters() -> None:
     record = _layered()
     assert record.failed is not None
     again = dataclasses.replace(
@@ -324,7 +322,7 @@ def test_an_op_that_ran_before_is_known_by_its_parameters() -> None:
     assert earlier.id == 1
 
 
-def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
+def test_a_python_error_is_assigned_to_a_module_by_stack_depth() -> None:
     calls = [
         make.call(0),
         make.call(1, "a", parent=0, outputs=[(2, 3)]),
@@ -347,7 +345,7 @@ def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
     assert unknown.call.path == ""
 
 
-def test_our_own_lines_are_not_shown_as_the_users() -> None:
+def test_torchglass_lines_are_not_shown_as_user_code() -> None:
     import torchglass.analyse.failure.failure as ours
 
     source = SourceLine(file=ours.__file__, line=1, function="f")

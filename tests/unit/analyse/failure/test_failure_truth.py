@@ -103,7 +103,7 @@ CALLS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(call=CALLS)
-def test_a_rule_speaks_exactly_where_torch_refuses(call: Call) -> None:
+def test_a_rule_applies_exactly_when_torch_raises(call: Call) -> None:
     function, arguments = call
 
     explanation = explain(Does(function), *arguments)

@@ -44,7 +44,7 @@ def passing(
         ("flatten", (2, 3, 4), (2, 12), None, ("1",), [1, 1]),
     ],
 )
-def test_each_dimension_is_followed_to_what_set_it(
+def test_each_dimension_is_traced_to_the_op_that_set_it(
     function: str,
     before: Shape,
     after: Shape,
@@ -58,11 +58,11 @@ def test_each_dimension_is_followed_to_what_set_it(
     assert [set_by(ops, operand, dim) for dim in range(-len(after), 0)] == setters
 
 
-def test_a_parameter_has_its_size_from_no_op() -> None:
+def test_the_size_of_a_parameter_comes_from_no_op() -> None:
     assert set_by([], Operand(place="0", spec=make.spec(2), parameter="weight"), 0) is None
 
 
-def test_images_are_computed_through_a_pool() -> None:
+def test_fitting_image_sizes_are_computed_through_a_pool() -> None:
     ops, operand = passing("max_pool2d", (2, 3, 9, 9), (2, 3, 4, 4), None, "2")
 
     images = fitting_images(ops, operand, lambda side: side == 5)
@@ -71,13 +71,13 @@ def test_images_are_computed_through_a_pool() -> None:
     assert images.shapes == ((2, 3, 10, 10), (2, 3, 11, 11))
 
 
-def test_images_through_an_op_that_is_not_known_are_not_guessed() -> None:
+def test_image_sizes_are_not_guessed_through_an_unknown_op() -> None:
     ops, operand = passing("interpolate", (2, 3, 8, 8), (2, 3, 4, 4))
 
     assert fitting_images(ops, operand, lambda side: side == 5) is None
 
 
-def test_images_are_not_told_where_the_computed_size_is_not_the_real_one() -> None:
+def test_no_image_size_is_suggested_if_the_computed_size_is_wrong() -> None:
     ops, operand = passing("max_pool2d", (2, 3, 8, 8), (2, 3, 5, 5), None, "2")
 
     assert fitting_images(ops, operand, lambda side: side == 5) is None

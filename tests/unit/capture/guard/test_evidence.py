@@ -31,7 +31,7 @@ MOVING = [
 
 
 @pytest.mark.parametrize("function", MOVING, ids=op_name)
-def test_what_is_said_to_move_numbers_makes_no_nan_and_no_inf(function: object) -> None:
+def test_functions_classified_as_moving_values_create_no_nan_or_inf(function: object) -> None:
     assert result_kind(function) is ResultKind.MOVED
     assert callable(function)
 
@@ -41,7 +41,7 @@ def test_what_is_said_to_move_numbers_makes_no_nan_and_no_inf(function: object) 
     assert torch.isfinite(result).all()
 
 
-def test_functions_are_known_in_all_their_forms() -> None:
+def test_functions_are_classified_in_all_their_forms() -> None:
     assert result_kind(torch.Tensor.masked_fill_) is ResultKind.GIVEN
     assert result_kind(torch.Tensor.__setitem__) is ResultKind.GIVEN
     assert result_kind(torch.ops.aten.empty_like.default) is ResultKind.UNDEFINED

@@ -10,7 +10,7 @@ import torch
 from torchglass.capture.guard.tensor_health import Health, KnownHealth
 
 
-def test_a_write_through_a_view_makes_a_tensor_unknown() -> None:
+def test_a_write_through_a_view_invalidates_the_known_health() -> None:
     memory, tensor = KnownHealth(), torch.ones(4)
     memory.remember(tensor, Health.FINE)
     assert memory.recall(tensor) is Health.FINE
@@ -21,7 +21,7 @@ def test_a_write_through_a_view_makes_a_tensor_unknown() -> None:
     assert memory.health(tensor) is Health.NAN
 
 
-def test_no_tensor_is_held_and_no_other_taken_for_it() -> None:
+def test_no_tensor_is_kept_alive_or_confused_with_another() -> None:
     memory = KnownHealth()
     tensor = torch.ones(4)
     memory.remember(tensor, Health.NAN, "sqrt")
@@ -35,7 +35,7 @@ def test_no_tensor_is_held_and_no_other_taken_for_it() -> None:
     assert all(memory.recall(other) is None for other in others)
 
 
-def test_many_tensors_that_are_gone_do_not_fill_the_memory() -> None:
+def test_freed_tensors_do_not_accumulate() -> None:
     memory = KnownHealth()
     kept = torch.ones(1)
     memory.remember(kept, Health.FINE)

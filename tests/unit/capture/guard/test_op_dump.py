@@ -40,13 +40,13 @@ from torchglass.errors import UnsafeFileError
     ],
     ids=repr,
 )
-def test_what_torch_takes_comes_back_as_it_was(value: Any) -> None:
+def test_torch_arguments_round_trip(value: Any) -> None:
     written = json.loads(json.dumps(ArgumentWriter().write(value)))
 
     assert read(written, []) == value
 
 
-def test_one_tensor_in_two_places_is_one_tensor() -> None:
+def test_a_tensor_dumped_twice_is_one_tensor() -> None:
     sheet, x = ArgumentWriter(), torch.ones(2)
 
     args = read(json.loads(json.dumps(sheet.write((x, [x, 1])))), sheet.tensors)
@@ -59,7 +59,7 @@ def test_one_tensor_in_two_places_is_one_tensor() -> None:
 @pytest.mark.parametrize(
     ("value", "named"), [(torch.Generator(), "Generator"), (print, "builtin_function")]
 )
-def test_what_cannot_be_written_down_is_refused_by_its_name(value: Any, named: str) -> None:
+def test_an_unserializable_argument_is_refused_by_name(value: Any, named: str) -> None:
     with pytest.raises(NotWrittenError, match=named):
         ArgumentWriter().write([value])
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_written_down_is_refused_by_its_name(value: Any, named: s
     ],
     ids=lambda function: getattr(function, "__qualname__", str(function)),
 )
-def test_a_function_of_torch_is_found_again_by_its_name(function: Any) -> None:
+def test_a_torch_function_is_found_by_its_name(function: Any) -> None:
     assert function_of(function_name(function)) is function
 
 
@@ -108,11 +108,11 @@ def test_no_other_code_can_be_reached_by_a_name(name: str) -> None:
         "torch.ops.profiler._record_function_enter.default",
     ],
 )
-def test_what_does_more_than_compute_is_not_run(name: str) -> None:
+def test_functions_with_side_effects_are_not_run(name: str) -> None:
     with pytest.raises((UnsafeFileError, NotWrittenError)):
         function_of(name)
 
 
-def test_a_function_of_the_users_has_no_name() -> None:
+def test_a_user_function_has_no_dump_name() -> None:
     with pytest.raises(NotWrittenError, match="<lambda> is not a named torch function"):
         function_name(lambda x: x)

@@ -13,7 +13,7 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_every_float_type_is_told_apart(dtype: torch.dtype) -> None:
+def test_nan_and_inf_are_found_in_every_float_dtype(dtype: torch.dtype) -> None:
     fine = torch.linspace(-3, 3, 1000).to(dtype)
     for place in (0, 499, 999):
         for bad, health in (
@@ -29,20 +29,20 @@ def test_every_float_type_is_told_apart(dtype: torch.dtype) -> None:
     assert look(fine) is Health.FINE
 
 
-def test_a_sum_that_overflows_is_no_inf() -> None:
+def test_an_overflowing_sum_of_finite_values_is_not_inf() -> None:
     large = torch.full((1000,), 3e38)
 
     assert not is_surely_finite(large)
     assert look(large) is Health.FINE
 
 
-def test_infinities_that_cancel_are_still_found() -> None:
+def test_infinities_that_cancel_in_a_sum_are_found() -> None:
     assert look(torch.tensor([math.inf, -math.inf])) is Health.INF
     assert look(torch.tensor([math.inf, math.nan])) is Health.NAN
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_of_what_a_small_float_can_hold_is_near_its_end(dtype: torch.dtype) -> None:
+def test_above_half_of_the_maximum_is_near_overflow(dtype: torch.dtype) -> None:
     most = torch.finfo(dtype).max
 
     assert look(torch.tensor([-0.51 * most], dtype=dtype)) is Health.NEAR
@@ -63,7 +63,7 @@ def test_half_of_what_a_small_float_can_hold_is_near_its_end(dtype: torch.dtype)
     ],
     ids=lambda value: str(getattr(value, "dtype", value)),
 )
-def test_tensors_of_all_kinds_can_be_looked_at(tensor: torch.Tensor, health: Health) -> None:
+def test_tensors_of_all_kinds_can_be_checked(tensor: torch.Tensor, health: Health) -> None:
     assert look(tensor) is health
     assert look_again(tensor) is health
 
@@ -73,7 +73,7 @@ def test_an_expanded_tensor_is_not_read_ten_billion_times() -> None:
     assert look_again(torch.tensor([math.nan]).expand(10**5, 10**5)) is Health.NAN
 
 
-def test_memory_that_was_given_back_is_not_read() -> None:
+def test_freed_memory_is_not_read() -> None:
     tensor = torch.ones(1000)
     tensor.untyped_storage().resize_(0)
 

@@ -29,7 +29,7 @@ class Statistics:
         return {"allocated_bytes.all.current": self.now, "num_ooms": 3}
 
 
-def test_the_cpu_s_allocator_tells_the_peak_and_the_op_that_it_was_in() -> None:
+def test_the_cpu_allocator_meter_reports_the_peak_and_its_op() -> None:
     meter = CpuMeter()
 
     meter.start()
@@ -44,7 +44,7 @@ def test_the_cpu_s_allocator_tells_the_peak_and_the_op_that_it_was_in() -> None:
     assert (second.numel(), third.numel()) == (100, 10)
 
 
-def test_a_profiler_that_runs_already_is_left_alone() -> None:
+def test_a_running_profiler_is_not_disturbed() -> None:
     meter = CpuMeter()
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -56,7 +56,7 @@ def test_a_profiler_that_runs_already_is_left_alone() -> None:
     assert any(event.key == "aten::relu" for event in profiler.key_averages())
 
 
-def test_a_device_s_peak_is_counted_from_the_start_on() -> None:
+def test_the_peak_of_a_device_is_measured_from_the_start() -> None:
     statistics = Statistics()
     statistics.take(1000)
     statistics.take(-900)
@@ -74,5 +74,5 @@ def test_a_device_s_peak_is_counted_from_the_start_on() -> None:
 
 
 @pytest.mark.parametrize(("devices", "count"), [(["cpu", "cpu"], 1), (["meta"], 0), ([], 0)])
-def test_each_device_that_can_be_asked_has_a_meter(devices: list[str], count: int) -> None:
+def test_each_supported_device_has_an_allocator_meter(devices: list[str], count: int) -> None:
     assert len(meters_for(devices)) == count

@@ -28,7 +28,7 @@ def backward_of(charges: RunTimes) -> dict[str | None, tuple[int, int]]:
     }
 
 
-def test_each_module_has_the_backward_of_its_own_and_of_what_it_called() -> None:
+def test_the_backward_time_of_a_module_includes_its_inner_calls() -> None:
     clock = FakeClock()
     inner = Sleeper(clock, 0, 20, leaf=Sleeper(clock, 0, 7))
     model = Sleeper(clock, 0, 5, inner=inner, other=Sleeper(clock, 0, 100))
@@ -44,7 +44,7 @@ def test_each_module_has_the_backward_of_its_own_and_of_what_it_called() -> None
     }
 
 
-def test_what_no_module_owns_is_unattributed_and_part_of_the_whole() -> None:
+def test_unattributed_backward_time_is_part_of_the_total() -> None:
     clock = FakeClock()
     outside = Sleeper(clock, 50, 11)
 
@@ -54,7 +54,7 @@ def test_what_no_module_owns_is_unattributed_and_part_of_the_whole() -> None:
     assert run.total_ns == 1 + 2 + 11
 
 
-def test_a_loss_that_uses_a_part_of_the_model_charges_its_backward_to_that_part() -> None:
+def test_the_backward_of_a_loss_that_uses_a_submodule_is_charged_to_it() -> None:
     clock = FakeClock()
     model = Sleeper(clock, 1, 2)
     model.head = Sleeper(clock, 4, 8)
@@ -67,7 +67,7 @@ def test_a_loss_that_uses_a_part_of_the_model_charges_its_backward_to_that_part(
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_a_checkpoint_runs_again_belongs_to_the_backward_of_its_modules(
+def test_checkpoint_recomputation_belongs_to_the_backward_of_its_modules(
     *, use_reentrant: bool
 ) -> None:
     clock = FakeClock()
@@ -97,7 +97,7 @@ def test_what_a_checkpoint_runs_again_belongs_to_the_backward_of_its_modules(
     }
 
 
-def test_modules_in_place_and_with_several_outputs_are_timed() -> None:
+def test_in_place_modules_and_modules_with_several_outputs_are_timed() -> None:
     clock = FakeClock()
 
     class Both(nn.Module):
@@ -119,7 +119,7 @@ def test_modules_in_place_and_with_several_outputs_are_timed() -> None:
     assert nodes["lstm", "lstm"] > 1
 
 
-def test_the_backward_of_an_op_stands_with_the_op() -> None:
+def test_the_backward_of_an_op_is_listed_with_the_op() -> None:
     clock = FakeClock()
 
     (with_ops,) = timed(clock, nn.Linear(2, 2)).runs
@@ -129,7 +129,7 @@ def test_the_backward_of_an_op_stands_with_the_op() -> None:
     assert ("", "AddmmBackward0", "backward") in without.ops
 
 
-def test_nodes_are_free_of_timers_when_they_are_closed() -> None:
+def test_no_timer_hooks_stay_on_nodes_after_closing() -> None:
     clock = FakeClock()
     watch = Stopwatch(clock, clock.cpu)
     nodes = NodeTimer(watch)

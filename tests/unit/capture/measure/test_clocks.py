@@ -63,7 +63,7 @@ def clock_on(*devices: str) -> Any:
     return clock_for([On(device) for device in devices])  # type: ignore[misc]
 
 
-def test_marks_of_the_host_are_nanoseconds() -> None:
+def test_host_timestamps_are_nanoseconds() -> None:
     clock = HostClock()
     first, second = clock.mark(), clock.mark()
 
@@ -71,7 +71,7 @@ def test_marks_of_the_host_are_nanoseconds() -> None:
     assert second >= first
 
 
-def test_a_device_is_waited_for_once_however_many_marks_there_are() -> None:
+def test_a_device_is_synchronized_once_for_any_number_of_events() -> None:
     clock = FakeClock()
     device = Device(clock)
     events = EventClock([device.queue()])
@@ -87,7 +87,7 @@ def test_a_device_is_waited_for_once_however_many_marks_there_are() -> None:
     assert events.nanoseconds([]) == []
 
 
-def test_a_model_timed_by_events_is_told_as_by_the_host_and_waits_once_a_run() -> None:
+def test_timing_by_device_events_reports_like_the_host_and_syncs_once_per_run() -> None:
     clock = FakeClock()
     device = Device(clock)
     events = EventClock([device.queue()])
@@ -104,13 +104,13 @@ def test_a_model_timed_by_events_is_told_as_by_the_host_and_waits_once_a_run() -
     assert device.synchronized == 3
 
 
-def test_the_clock_is_that_of_the_device_that_all_is_on() -> None:
+def test_the_clock_is_that_of_the_common_device() -> None:
     assert isinstance(clock_on("cpu"), HostClock)
     assert isinstance(clock_on(), HostClock)
     assert clock_on("cpu", "cuda:0").name == "cuda:0"
 
 
-def test_two_devices_have_the_time_at_which_both_are_done() -> None:
+def test_the_time_of_two_devices_is_when_both_are_done() -> None:
     clocks = FakeClock(), FakeClock()
     # The clocks of two devices began at different times.
     clocks[1].sleep(77_000)
@@ -133,12 +133,12 @@ def test_two_devices_have_the_time_at_which_both_are_done() -> None:
     assert events.nanoseconds(marks[::-1]) == times[::-1]
 
 
-def test_a_model_that_computes_nothing_has_no_time() -> None:
+def test_a_model_without_ops_has_no_time() -> None:
     with pytest.raises(CaptureError, match="meta"):
         clock_on("meta")
 
 
-def test_cpu_time_is_that_of_all_threads_where_several_work() -> None:
+def test_cpu_time_covers_all_threads_if_several_work() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

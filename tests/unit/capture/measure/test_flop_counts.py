@@ -75,7 +75,7 @@ def tokens() -> torch.Tensor:
     return torch.randint(0, WORDS, (BATCH, LENGTH))
 
 
-def test_a_resnet_has_the_flops_of_its_paper() -> None:
+def test_resnet_flops_match_the_paper() -> None:
     counted = flops(ResNet18().eval(), torch.randn(1, 3, 224, 224))
 
     assert counted.total_flops == 3_628_146_688
@@ -83,7 +83,7 @@ def test_a_resnet_has_the_flops_of_its_paper() -> None:
     assert not counted.uncounted
 
 
-def test_its_backward_is_twice_the_forward_but_for_the_gradient_of_the_image() -> None:
+def test_the_backward_of_a_resnet_is_twice_the_forward_minus_the_image_gradient() -> None:
     counted = flops(ResNet18(), torch.randn(1, 3, 64, 64), backward=True)
 
     first = 2 * 64 * 32 * 32 * 3 * 7 * 7
@@ -91,7 +91,7 @@ def test_its_backward_is_twice_the_forward_but_for_the_gradient_of_the_image() -
     assert counted.backward_flops == 2 * counted.forward_flops - first
 
 
-def test_a_gpt_with_fused_attention_has_its_linears_and_its_attention() -> None:
+def test_the_flops_of_a_gpt_are_its_linears_and_fused_attention() -> None:
     counted = flops(GPT(), tokens())
 
     assert counted.total_flops == GPT_LINEARS + 2 * GPT_PRODUCT
@@ -100,7 +100,7 @@ def test_a_gpt_with_fused_attention_has_its_linears_and_its_attention() -> None:
     assert counted["blocks"].total_flops + counted["head"].total_flops == counted.total_flops
 
 
-def test_the_backward_of_fused_attention_has_five_products() -> None:
+def test_the_backward_of_fused_attention_has_five_matmuls() -> None:
     counted = flops(GPT(), tokens(), backward=True)
 
     assert counted.forward_flops == GPT_LINEARS + 2 * GPT_PRODUCT
@@ -109,7 +109,7 @@ def test_the_backward_of_fused_attention_has_five_products() -> None:
     assert attention == 5 * GPT_PRODUCT // LAYERS
 
 
-def test_plain_attention_has_four() -> None:
+def test_the_backward_of_plain_attention_has_four_matmuls() -> None:
     with sdpa_kernel(SDPBackend.MATH):
         counted = flops(GPT(), tokens(), backward=True)
 
@@ -117,7 +117,7 @@ def test_plain_attention_has_four() -> None:
     assert counted.backward_flops == 2 * GPT_LINEARS + 4 * GPT_PRODUCT
 
 
-def test_queries_that_share_keys_count_by_the_queries() -> None:
+def test_grouped_query_attention_is_counted_by_query_heads() -> None:
     q, kv = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 7, 8)
     model = Written(
         lambda self, q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), {}
@@ -128,7 +128,7 @@ def test_queries_that_share_keys_count_by_the_queries() -> None:
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_the_fused_encoder_layer_has_what_its_parts_have(norm_first: bool) -> None:
+def test_the_fused_encoder_layer_has_the_flops_of_its_parts(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(
         WIDTH, HEADS, 64, batch_first=True, dropout=0.0, norm_first=norm_first
     )
@@ -160,7 +160,7 @@ def test_a_padded_batch_counts_no_padding_in_the_fused_encoder() -> None:
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_fused_multi_head_attention_has_what_its_parts_have(need_weights: bool) -> None:
+def test_fused_multi_head_attention_has_the_flops_of_its_parts(need_weights: bool) -> None:
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     model = Written(lambda self, x: self.m(x, x, x, need_weights=need_weights)[0], {"m": attention})
     x = torch.randn(BATCH, LENGTH, WIDTH)
@@ -192,7 +192,7 @@ def weights(module: nn.Module) -> int:
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported:UserWarning")
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_net_uses_each_weight_once_a_step(name: str, train: bool) -> None:
+def test_a_recurrent_net_uses_each_weight_once_per_step(name: str, train: bool) -> None:
     module = RECURRENT[name]()
 
     counted = flops(module, torch.randn(7, 5, 3), backward=train)
@@ -236,7 +236,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = 
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_a_convolution_and_its_gradients(name: str) -> None:
+def test_flops_of_a_convolution_and_its_gradients(name: str) -> None:
     make, shape, macs = CONVOLUTIONS[name]
 
     counted = flops(make(), torch.randn(shape, requires_grad=True), backward=True)
@@ -274,7 +274,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_by_shapes(name: str) -> None:
+def test_flops_of_a_matmul_follow_from_its_shapes(name: str) -> None:
     function, shapes, macs = PRODUCTS[name]
     arguments = [torch.randn(shape) for shape in shapes]
 
@@ -295,7 +295,7 @@ def test_inference_mode_counts_the_same(name: str) -> None:
     assert counted.total_flops == 2 * macs
 
 
-def test_the_backward_of_a_product_is_two_products() -> None:
+def test_the_backward_of_a_matmul_is_two_matmuls() -> None:
     a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
 
     counted = flops(torch.mm, a, b, backward=True)
@@ -303,7 +303,7 @@ def test_the_backward_of_a_product_is_two_products() -> None:
     assert (counted.forward_flops, counted.backward_flops) == (120, 240)
 
 
-def test_a_gradient_that_nobody_needs_is_not_counted() -> None:
+def test_an_unneeded_gradient_is_not_counted() -> None:
     counted = flops(nn.Linear(4, 5), torch.randn(3, 4), backward=True)
 
     assert (counted.forward_flops, counted.backward_flops) == (120, 120)
@@ -311,7 +311,7 @@ def test_a_gradient_that_nobody_needs_is_not_counted() -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
-def test_a_quantized_linear_has_the_operations_of_a_plain_one() -> None:
+def test_a_quantized_linear_has_the_flops_of_a_plain_one() -> None:
     plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
     quantize: Callable[..., nn.Module] = torch.ao.quantization.quantize_dynamic
     quantized = quantize(copy.deepcopy(plain), {nn.Linear})
@@ -323,7 +323,7 @@ def test_a_quantized_linear_has_the_operations_of_a_plain_one() -> None:
     assert counted["0"].self_flops == 2 * 3 * 16 * 32
 
 
-def test_a_sparse_matrix_counts_what_it_stores() -> None:
+def test_a_sparse_matrix_counts_its_stored_values() -> None:
     sparse = torch.eye(6).to_sparse()
 
     counted = flops(torch.sparse.mm, sparse, torch.randn(6, 5))
@@ -349,7 +349,7 @@ class Experts(nn.Module):
         return result
 
 
-def test_experts_count_the_tokens_that_they_were_given() -> None:
+def test_experts_are_counted_by_their_tokens() -> None:
     chosen = torch.tensor([0, 1, 1, 1, 0])
 
     counted = flops(Experts(), torch.randn(5, 8), chosen)
@@ -360,7 +360,7 @@ def test_experts_count_the_tokens_that_they_were_given() -> None:
 
 
 @needs_torch(2, 8, "grouped products")
-def test_a_grouped_product_counts_each_row_once() -> None:
+def test_a_grouped_matmul_counts_each_row_once() -> None:
     rows, groups = torch.randn(6, 16, dtype=torch.bfloat16), torch.tensor([2, 6], dtype=torch.int32)
     experts = torch.randn(2, 16, 8, dtype=torch.bfloat16)
 
@@ -380,7 +380,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_a_checkpoint_runs_again_is_counted_and_said(reentrant: bool) -> None:
+def test_checkpoint_recomputation_is_counted_and_reported(reentrant: bool) -> None:
     x = torch.randn(3, 8, requires_grad=True)
     forward = 2 * 2 * 3 * 64
 
@@ -396,7 +396,7 @@ def test_what_a_checkpoint_runs_again_is_counted_and_said(reentrant: bool) -> No
     assert f"{again:,} FLOPs of backward: recomputed by checkpointing" in str(counted)
 
 
-def test_a_checkpointed_function_is_told_from_its_gradients() -> None:
+def test_checkpoint_recomputation_is_distinguished_from_gradients() -> None:
     weight = torch.randn(8, 8, requires_grad=True)
     model = Written(
         lambda self, x: checkpoint(lambda y: (y @ weight).exp() @ weight, x, use_reentrant=True), {}
@@ -408,7 +408,7 @@ def test_a_checkpointed_function_is_told_from_its_gradients() -> None:
     assert counted.backward_flops == 3 * counted.forward_flops
 
 
-def test_compiled_modules_count_as_their_python() -> None:
+def test_compiled_modules_are_counted_as_python() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     compiled = torch.compile(model, backend="eager")
 
@@ -418,7 +418,7 @@ def test_compiled_modules_count_as_their_python() -> None:
     assert any("compiled modules" in note for note in counted.work.notes)
 
 
-def test_a_compiled_function_in_a_forward_counts_as_its_python() -> None:
+def test_a_compiled_function_in_a_forward_is_counted_as_python() -> None:
     @torch.compile(backend="eager")
     def square(x: torch.Tensor) -> torch.Tensor:
         return x @ x
@@ -428,7 +428,7 @@ def test_a_compiled_function_in_a_forward_counts_as_its_python() -> None:
     assert counted.total_flops == 2 * 4**3
 
 
-def test_a_model_without_numbers_counts_the_same() -> None:
+def test_a_fake_model_has_the_same_flops() -> None:
     x, model = tokens(), GPT()
 
     real, fake = (flops(model, x, backward=True, fake=fake) for fake in (False, True))
@@ -454,7 +454,7 @@ def summed(counted: Flops) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_all_own_work_adds_up_to_the_whole() -> None:
+def test_self_flops_add_up_to_the_total() -> None:
     counted = flops(GPT(), tokens(), backward=True)
 
     every = [*counted.rows.values(), counted.unattributed]
@@ -463,7 +463,7 @@ def test_all_own_work_adds_up_to_the_whole() -> None:
     assert counted.total_bytes == sum(op.bytes for op in counted.ops)
 
 
-def test_a_module_called_twice_has_both_calls() -> None:
+def test_a_module_called_twice_counts_both_calls() -> None:
     layer = nn.Linear(4, 4)
 
     counted = flops(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(3, 4))
@@ -472,7 +472,7 @@ def test_a_module_called_twice_has_both_calls() -> None:
     assert counted["0"].total_flops == counted.total_flops == 2 * 2 * 3 * 16
 
 
-def test_the_bytes_of_a_product_are_those_of_its_matrices() -> None:
+def test_the_bytes_of_a_matmul_are_those_of_its_matrices() -> None:
     counted = flops(torch.mm, torch.randn(3, 4), torch.randn(4, 5))
 
     moved = 4 * (3 * 4 + 4 * 5 + 3 * 5)
@@ -486,7 +486,7 @@ def test_an_embedding_moves_its_rows_and_not_its_table() -> None:
     assert counted.total_bytes == 2 * (3 * 8 * 4) + 3 * 8
 
 
-def test_a_loss_of_the_users_starts_the_backward_and_belongs_to_no_module() -> None:
+def test_a_user_loss_starts_the_backward_and_belongs_to_no_module() -> None:
     model, head = nn.Linear(4, 4), torch.randn(4, 4)
 
     counted = flops(
@@ -499,7 +499,7 @@ def test_a_loss_of_the_users_starts_the_backward_and_belongs_to_no_module() -> N
     assert "unattributed" in str(counted)
 
 
-def test_the_multiplications_are_half_of_the_operations() -> None:
+def test_macs_are_half_of_the_flops() -> None:
     counted = flops(nn.Linear(4, 5), torch.randn(3, 4))
 
     assert counted.total_macs == math.prod((3, 4, 5))

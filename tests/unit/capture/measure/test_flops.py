@@ -13,7 +13,7 @@ from torchglass.api.measure import flops
 from torchglass.errors import CaptureError
 
 
-def test_gradients_buffers_and_parameters_are_afterwards_what_they_were() -> None:
+def test_gradients_buffers_and_parameters_are_restored() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     model[0].weight.grad = gradient = torch.ones(4, 4)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -26,7 +26,9 @@ def test_gradients_buffers_and_parameters_are_afterwards_what_they_were() -> Non
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_the_exception_of_a_forward_is_the_users_and_leaves_nothing(fake: bool) -> None:
+def test_an_exception_in_a_counted_forward_is_unchanged_and_leaves_nothing_behind(
+    fake: bool,
+) -> None:
     layer = nn.Linear(4, 4)
     model = Written(lambda self, x: self.fc(x) @ torch.ones(7, 7), {"fc": layer})
 
@@ -37,17 +39,17 @@ def test_the_exception_of_a_forward_is_the_users_and_leaves_nothing(fake: bool) 
     assert type(layer.weight.data) is torch.Tensor
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_target_that_is_not_callable_is_refused() -> None:
     with pytest.raises(CaptureError, match="not callable"):
         flops(3, torch.ones(1))
 
 
-def test_there_is_no_time_without_numbers() -> None:
+def test_a_fake_forward_has_no_times() -> None:
     with pytest.raises(CaptureError, match="cannot be timed"):
         flops(nn.Linear(4, 4), torch.ones(3, 4), fake=True, timed=True)
 
 
-def test_a_forward_without_gradient_is_counted_alone_and_that_is_said() -> None:
+def test_a_model_without_gradients_is_counted_forward_only_with_a_note() -> None:
     counted = flops(lambda x: x @ x, torch.randn(3, 3), backward=True)
 
     assert counted.backward_flops == 0
@@ -55,7 +57,7 @@ def test_a_forward_without_gradient_is_counted_alone_and_that_is_said() -> None:
     assert any("no" in note and "gradient" in note for note in counted.work.notes)
 
 
-def test_fakes_take_no_memory_and_stay_out_of_the_model() -> None:
+def test_fake_tensors_take_no_memory_and_stay_out_of_the_model() -> None:
     with torch.device("meta"):
         model = nn.Sequential(*(nn.Linear(8192, 8192, bias=False) for _ in range(50)))
 
@@ -66,7 +68,7 @@ def test_fakes_take_no_memory_and_stay_out_of_the_model() -> None:
     assert all(parameter.is_meta and parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_pipeline_of_modules_is_counted_with_what_it_does_itself() -> None:
+def test_a_pipeline_is_counted_with_its_own_ops() -> None:
     class Pipeline:
         def __init__(self) -> None:
             self.encoder = nn.Linear(4, 8)
@@ -82,7 +84,7 @@ def test_a_pipeline_of_modules_is_counted_with_what_it_does_itself() -> None:
     assert counted.total_flops == 2 * 3 * (16 + 64)
 
 
-def test_a_module_made_on_the_way_stands_below_its_maker() -> None:
+def test_a_module_created_while_counting_is_below_its_creator() -> None:
     model = Written(lambda self, x: nn.Linear(4, 4)(x), {})
 
     counted = flops(model, torch.randn(3, 4))
@@ -90,7 +92,7 @@ def test_a_module_made_on_the_way_stands_below_its_maker() -> None:
     assert list(counted.rows) == ["", "<Linear>"]
 
 
-def test_work_in_a_module_of_the_loss_belongs_to_no_module_of_the_model() -> None:
+def test_the_flops_of_a_loss_module_belong_to_no_module_of_the_model() -> None:
     model, other = nn.Linear(4, 4), nn.Linear(4, 2)
 
     counted = flops(model, torch.randn(3, 4), backward=True, loss=lambda y: other(y).sum())
@@ -99,7 +101,7 @@ def test_work_in_a_module_of_the_loss_belongs_to_no_module_of_the_model() -> Non
     assert list(counted.rows) == [""]
 
 
-def test_a_loss_that_runs_a_module_of_the_model_charges_it() -> None:
+def test_a_loss_that_calls_a_module_of_the_model_is_charged_to_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
 
     counted = flops(model, torch.randn(3, 4), backward=True, loss=lambda y: model[1](y).sum())
@@ -145,7 +147,7 @@ def test_without_a_clock_there_are_no_times() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_scripted_modules_show_their_inside() -> None:
+def test_scripted_modules_show_their_submodules() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     scripted = torch.jit.trace(model, torch.randn(3, 4))  # type: ignore[no-untyped-call]
 

@@ -41,7 +41,7 @@ def ops_of(spans: tuple[Span, ...]) -> list[str]:
     return [span.name for span in spans if span.kind == "op"]
 
 
-def test_self_time_is_what_is_left_without_the_children() -> None:
+def test_self_time_excludes_the_children() -> None:
     clock = FakeClock()
     inner = Sleeper(clock, 20, leaf=Sleeper(clock, 7))
     model = Sleeper(clock, 5, inner=inner, other=Sleeper(clock, 100))
@@ -56,7 +56,7 @@ def test_self_time_is_what_is_left_without_the_children() -> None:
     }
 
 
-def test_a_module_called_twice_and_under_two_names_has_all_of_its_time() -> None:
+def test_a_module_called_twice_under_two_names_has_all_its_time() -> None:
     clock = FakeClock()
     shared = Sleeper(clock, 3)
     model = nn.Sequential(shared, Sleeper(clock, 10), shared)
@@ -66,7 +66,7 @@ def test_a_module_called_twice_and_under_two_names_has_all_of_its_time() -> None
     assert attribute_time(spans).modules[ModuleKey("0", "forward")].calls == 2
 
 
-def test_a_recursion_is_counted_once_in_the_total() -> None:
+def test_recursion_is_counted_once_in_the_total() -> None:
     clock = FakeClock()
 
     class Recursive(Sleeper):
@@ -79,7 +79,7 @@ def test_a_recursion_is_counted_once_in_the_total() -> None:
     assert times == {"": (0, 40), "0": (40, 40)}
 
 
-def test_a_container_that_is_not_called_has_the_time_of_what_is_in_it() -> None:
+def test_an_uncalled_container_has_the_time_of_its_modules() -> None:
     clock = FakeClock()
 
     class Model(nn.Module):
@@ -98,7 +98,7 @@ def test_a_container_that_is_not_called_has_the_time_of_what_is_in_it() -> None:
     assert times["blocks.1"] == (10, 11)
 
 
-def test_a_module_that_raises_has_the_time_until_then_and_the_model_may_go_on() -> None:
+def test_a_module_that_raises_is_timed_until_then_and_the_model_may_continue() -> None:
     clock = FakeClock()
 
     class Failing(Sleeper):
@@ -131,7 +131,7 @@ def test_an_exception_passes_through_and_leaves_nothing_behind() -> None:
         spans_of(clock, nn.Sequential(nn.Linear(3, 3)), torch.ones(1, 4))
 
 
-def test_a_module_made_in_forward_stands_below_the_one_that_made_it() -> None:
+def test_a_module_created_in_forward_is_below_its_creator() -> None:
     clock = FakeClock()
 
     class Maker(nn.Module):
@@ -159,7 +159,7 @@ def test_functional_ops_are_charged_to_the_module_they_ran_in() -> None:
     assert paths == ["0", "1", "1", "1"]
 
 
-def test_looking_at_a_shape_is_no_op_and_what_is_made_of_ops_is_opened() -> None:
+def test_shape_reads_are_not_ops_and_composite_functions_are_opened() -> None:
     clock = FakeClock()
 
     class Looking(nn.Module):
@@ -177,7 +177,7 @@ def test_looking_at_a_shape_is_no_op_and_what_is_made_of_ops_is_opened() -> None
     assert not {"dim", "size", "__get__", "is_complex"} & set(ops)
 
 
-def test_the_fused_path_is_taken_and_its_numbers_stay() -> None:
+def test_timing_keeps_the_fused_path_and_its_results() -> None:
     clock = FakeClock()
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     x = torch.randn(2, 5, 16)

@@ -70,14 +70,14 @@ def many(y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("branch", [two_branches, residual, expanded, seen_through_views, many])
-def test_a_sum_is_in_place_where_a_plain_run_makes_it_so(branch: object) -> None:
+def test_gradient_sums_are_in_place_exactly_as_without_measuring(branch: object) -> None:
     def loss() -> torch.Tensor:
         return branch(torch.randn(8, 8, requires_grad=True) * 2)  # type: ignore[no-any-return,operator]
 
     assert sums_of(loss()) == sums_of_plain_run(loss())
 
 
-def test_a_sum_of_the_forward_is_not_in_place() -> None:
+def test_a_sum_in_the_forward_is_not_in_place() -> None:
     listener = Listener()
 
     with KernelMode(listener):

@@ -43,7 +43,7 @@ X = torch.ones(3, 4)
 BYTES = X.nbytes
 
 
-def test_a_linear_layer_takes_what_arithmetic_says() -> None:
+def test_the_memory_of_a_linear_layer_matches_hand_computation() -> None:
     found = footprint(lambda self, x: self.fc(x), X, optimizer="adam")
 
     sizes = kinds(found)
@@ -55,7 +55,7 @@ def test_a_linear_layer_takes_what_arithmetic_says() -> None:
     assert found.optimizer == "Adam"
 
 
-def test_a_forward_alone_keeps_its_output_and_no_activation() -> None:
+def test_a_forward_without_backward_keeps_its_output_and_no_activation() -> None:
     found = footprint(lambda self, x: self.fc(x).relu(), X, backward=False)
 
     assert {"activation", "gradient"}.isdisjoint(kinds(found))
@@ -64,7 +64,7 @@ def test_a_forward_alone_keeps_its_output_and_no_activation() -> None:
     assert [part.phase for part in found.parts] == ["forward"]
 
 
-def test_an_activation_names_its_maker_and_all_that_keep_it() -> None:
+def test_an_activation_names_its_producer_and_all_savers() -> None:
     found = footprint(lambda self, x: self.fc(x).sigmoid().exp(), X)
 
     by_op = {block.op: block for block in of_kind(found, "activation")}
@@ -80,13 +80,13 @@ def views(self: Any, x: torch.Tensor) -> Any:
     return y.view(-1)[2:].detach().t().expand(2, -1), y.relu_(), y.T
 
 
-def test_views_and_in_place_ops_take_nothing() -> None:
+def test_views_and_in_place_ops_allocate_nothing() -> None:
     found = footprint(views, X, backward=False)
 
     assert [change.bytes for change in found.changes] == [BYTES]
 
 
-def test_a_checkpoint_keeps_less_and_takes_it_in_the_backward() -> None:
+def test_a_checkpoint_saves_less_and_recomputes_in_the_backward() -> None:
     def inner(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.fc(x).sigmoid().exp().tanh()  # type: ignore[no-any-return]
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_keeps_less_and_takes_it_in_the_backward() -> None:
     assert [block.phase for block in again] == ["forward", "backward"]
 
 
-def test_gradients_that_meet_are_added_in_place_as_in_a_plain_run() -> None:
+def test_accumulated_gradients_are_added_in_place_as_without_measuring() -> None:
     def branches(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = self.fc(x)
         return y.exp() + y.sigmoid() + y.tanh()  # type: ignore[no-any-return]
@@ -128,14 +128,14 @@ def test_a_tied_weight_is_one_block_with_one_gradient() -> None:
     assert [block.name for block in of_kind(found, "gradient")] == ["embed.weight"]
 
 
-def test_the_gradient_of_an_input_is_a_gradient_of_no_module() -> None:
+def test_the_gradient_of_an_input_belongs_to_no_module() -> None:
     found = footprint(lambda self, x: self.fc(x), X.clone().requires_grad_())
 
     assert kinds(found)["gradient"] == 80 + BYTES
     assert "" in {block.name for block in of_kind(found, "gradient")}
 
 
-def test_a_loss_is_a_phase_of_its_own() -> None:
+def test_the_loss_is_a_separate_phase() -> None:
     target = torch.zeros(3, dtype=torch.long)
 
     found = footprint(
@@ -148,7 +148,7 @@ def test_a_loss_is_a_phase_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_a_tensor_made_of_numbers_is_taken_and_one_from_outside_was_there(fake: bool) -> None:
+def test_a_tensor_from_a_list_is_allocated_and_an_external_one_is_an_input(fake: bool) -> None:
     outside = torch.ones(100, 4)
 
     found = footprint(
@@ -159,7 +159,7 @@ def test_a_tensor_made_of_numbers_is_taken_and_one_from_outside_was_there(fake: 
     assert sorted(block.bytes for block in of_kind(found, "input")) == [BYTES, outside.nbytes]
 
 
-def test_the_second_step_of_an_optimizer_is_what_is_measured() -> None:
+def test_the_second_optimizer_step_is_measured() -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     x = torch.randn(8, 64)
     optimizer = torch.optim.Adam(model.parameters())
@@ -174,7 +174,7 @@ def test_the_second_step_of_an_optimizer_is_what_is_measured() -> None:
     assert abs(peak(first) - first.allocations[0].peak_bytes) <= 16
 
 
-def test_all_that_the_user_has_is_as_it_was() -> None:
+def test_measuring_memory_does_not_change_user_state() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
     torch.autograd.backward(model(torch.randn(3, 4)).sum())
     optimizer = torch.optim.Adam(model.parameters())
@@ -195,7 +195,7 @@ def test_all_that_the_user_has_is_as_it_was() -> None:
     assert not torch.equal(random, torch.get_rng_state())
 
 
-def test_what_the_model_raises_passes_with_a_word_on_where() -> None:
+def test_an_exception_of_the_model_propagates_with_a_note_on_the_module() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5))
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
@@ -206,13 +206,13 @@ def test_what_the_model_raises_passes_with_a_word_on_where() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_model_without_gradients_says_that_there_was_no_backward() -> None:
+def test_a_model_without_gradients_notes_that_there_was_no_backward() -> None:
     found = footprint(lambda self, x: x + 1, X)
 
     assert found.notes == ("no output requires a gradient, so there was no backward",)
 
 
-def test_a_model_on_meta_is_predicted() -> None:
+def test_the_memory_of_a_meta_model_is_predicted() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(1 << 20, 1 << 20), nn.ReLU())
         x = torch.empty(2, 1 << 20)
@@ -225,7 +225,7 @@ def test_a_model_on_meta_is_predicted() -> None:
     assert {block.spec.device for block in found.blocks} == {"cpu"}
 
 
-def test_an_lstm_s_prediction_says_what_torch_does_not_tell_of_it() -> None:
+def test_the_prediction_for_an_lstm_notes_what_torch_does_not_report() -> None:
     model = nn.LSTM(4, 3)
 
     found = measure(model, (torch.zeros(5, 2, 4),), {}, fake=True).footprint
@@ -234,7 +234,7 @@ def test_an_lstm_s_prediction_says_what_torch_does_not_tell_of_it() -> None:
     assert all(type(weight) is nn.Parameter for weight in model._flat_weights)
 
 
-def test_a_step_inside_of_autocast_makes_its_own_copies_of_weights() -> None:
+def test_a_step_under_autocast_allocates_copies_of_weights() -> None:
     model = nn.Linear(64, 64)
     x = torch.randn(8, 64)
 
@@ -248,14 +248,14 @@ def test_a_step_inside_of_autocast_makes_its_own_copies_of_weights() -> None:
     assert peak(first) <= first.allocations[0].peak_bytes
 
 
-def test_inputs_that_have_no_fakes_are_refused() -> None:
+def test_inputs_without_a_fake_version_are_refused() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
 
     with pytest.raises(CaptureError, match="no fake version of a nested tensor"):
         footprint(lambda self, x: self.fc(x), nested, fake=True, backward=False)
 
 
-def test_a_nested_tensor_is_counted_by_what_it_is_made_of() -> None:
+def test_a_nested_tensor_is_counted_by_its_values_and_offsets() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
 
     found = footprint(lambda self, x: self.fc(x), nested, backward=False)
@@ -270,7 +270,7 @@ def test_a_nested_tensor_is_counted_by_what_it_is_made_of() -> None:
         ({"optimizer": "nonsense"}, "torch.optim has no 'nonsense'"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(
+def test_invalid_options_are_refused_before_anything_runs(
     options: dict[str, Any], message: str
 ) -> None:
     runs: list[object] = []
@@ -281,6 +281,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert not runs
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_target_that_is_not_callable_is_refused() -> None:
     with pytest.raises(CaptureError, match="object cannot be run"):
         measure(object(), (), {})

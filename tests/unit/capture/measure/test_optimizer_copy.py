@@ -24,7 +24,7 @@ def stepped(optimizer_copy: OptimizerCopy) -> OptimizerCopy:
 @pytest.mark.parametrize(
     "making", ["adam", "ADAM", torch.optim.Adam, lambda parameters: torch.optim.Adam(parameters)]
 )
-def test_an_optimizer_is_a_name_a_class_or_a_function(making: object) -> None:
+def test_an_optimizer_can_be_a_name_a_class_or_a_function(making: object) -> None:
     parameters = trained()
 
     optimizer_copy = stepped(OptimizerCopy(making, parameters, parameters))  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def test_an_optimizer_is_a_name_a_class_or_a_function(making: object) -> None:
     assert all(not torch.equal(own, original) for own, original in optimizer_copy.copies)
 
 
-def test_the_user_s_own_optimizer_is_not_stepped_and_keeps_its_state() -> None:
+def test_the_users_optimizer_is_not_stepped_and_keeps_its_state() -> None:
     parameters = trained()
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -55,7 +55,7 @@ def test_the_user_s_own_optimizer_is_not_stepped_and_keeps_its_state() -> None:
     assert scheduler.get_last_lr() == [0.1]
 
 
-def test_a_parameter_that_is_frozen_is_left_to_itself() -> None:
+def test_a_frozen_parameter_is_not_copied() -> None:
     parameters = trained()
     parameters[0].requires_grad_(False)
 
@@ -64,11 +64,11 @@ def test_a_parameter_that_is_frozen_is_left_to_itself() -> None:
     assert [original is parameters[1] for _, original in optimizer_copy.copies] == [True]
 
 
-def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_optimizer_error_lists_the_optimizers() -> None:
     with pytest.raises(CaptureError, match=r"torch\.optim has no 'adamm'; it has .*adamw"):
         OptimizerCopy("adamm", trained(), trained())
 
 
-def test_what_makes_no_optimizer_is_refused() -> None:
+def test_a_function_that_returns_no_optimizer_is_refused() -> None:
     with pytest.raises(CaptureError, match="returned a list, not an optimizer"):
         OptimizerCopy(list, trained(), trained())  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from tests.sleepers import FakeClock
 from torchglass.capture.measure.devices import StandingClock
 
 
-def test_no_time_passes_in_the_block_nor_in_one_inside_of_it() -> None:
+def test_no_time_passes_in_a_block_or_a_nested_block() -> None:
     time = FakeClock()
     clock = StandingClock(time.mark)
     start = clock.now()

@@ -22,7 +22,7 @@ def measured(model: Any, *args: Any, **options: Any) -> MeasuredTime:
     return measure(model, args or (X,), {}, **{"warmup": 1, "repeats": 2, **options})
 
 
-def test_the_run_with_the_lowest_total_is_published_whole() -> None:
+def test_the_run_with_the_lowest_total_is_reported() -> None:
     clock = FakeClock()
     # The first run is for the shapes; then each timed one comes after a plain one.
     model = Moody(clock, [0, *(1, 70), *(1, 30), *(1, 50)])
@@ -35,7 +35,7 @@ def test_the_run_with_the_lowest_total_is_published_whole() -> None:
     assert timing.plain_cpu_ns == (1, 1, 1)
 
 
-def test_warm_ups_and_plain_runs_are_not_among_the_runs() -> None:
+def test_warmup_and_plain_runs_are_not_reported() -> None:
     clock = FakeClock()
     seen: list[torch.Tensor] = []
 
@@ -51,7 +51,7 @@ def test_warm_ups_and_plain_runs_are_not_among_the_runs() -> None:
     assert len(seen) == 1 + 2 + 5 + 3
 
 
-def test_the_shapes_are_known_of_each_call() -> None:
+def test_each_call_has_its_shapes() -> None:
     calls = measured(nn.Sequential(nn.Linear(4, 3), nn.ReLU())).calls
 
     assert [(call.path, call.outputs[0].spec.shape) for call in calls] == [
@@ -61,7 +61,7 @@ def test_the_shapes_are_known_of_each_call() -> None:
     ]
 
 
-def test_gradients_are_afterwards_what_they_were() -> None:
+def test_gradients_are_restored() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     x = torch.ones(2, 4, requires_grad=True)
     outside = torch.ones(4, requires_grad=True)
@@ -77,7 +77,7 @@ def test_gradients_are_afterwards_what_they_were() -> None:
     assert torch.equal(outside.grad, torch.full((4,), 3.0))
 
 
-def test_buffers_random_numbers_attributes_and_mode_are_afterwards_what_they_were() -> None:
+def test_buffers_random_state_attributes_and_mode_are_restored() -> None:
     class Stateful(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +104,7 @@ def test_buffers_random_numbers_attributes_and_mode_are_afterwards_what_they_wer
     assert model.norm.training
 
 
-def test_an_input_that_is_changed_in_place_stays_what_it_was() -> None:
+def test_an_input_modified_in_place_is_restored() -> None:
     x = -torch.ones(2, 4)
     y = (torch.ones(2, 4, requires_grad=True) * -1) * 1
 
@@ -115,7 +115,7 @@ def test_an_input_that_is_changed_in_place_stays_what_it_was() -> None:
     assert torch.equal(y, -torch.ones(2, 4))
 
 
-def test_one_tensor_given_twice_is_one_tensor() -> None:
+def test_a_tensor_passed_twice_is_one_tensor() -> None:
     class Same(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
             assert x is y
@@ -125,7 +125,7 @@ def test_one_tensor_given_twice_is_one_tensor() -> None:
     measured(Same(), X, X, X.clone())
 
 
-def test_an_optimizer_that_steps_in_the_backward_does_not() -> None:
+def test_post_accumulate_grad_hooks_do_not_run_during_a_profile() -> None:
     model = nn.Linear(4, 4)
     stepped: list[torch.Tensor] = []
     model.weight.register_post_accumulate_grad_hook(stepped.append)  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ def test_an_optimizer_that_steps_in_the_backward_does_not() -> None:
     assert len(stepped) == 1
 
 
-def test_a_model_that_changes_its_own_weights_is_told_of() -> None:
+def test_a_model_that_changes_its_own_weights_is_reported() -> None:
     class Learning(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -153,7 +153,7 @@ def test_a_model_that_changes_its_own_weights_is_told_of() -> None:
         measured(Learning())
 
 
-def test_a_model_without_gradients_is_timed_forward_only_and_it_is_said() -> None:
+def test_a_model_without_gradients_is_timed_forward_only_with_a_note() -> None:
     class Counting(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"count": (x > 0).sum()}
@@ -176,7 +176,7 @@ def test_without_a_backward_no_gradients_are_recorded() -> None:
     assert timing.notes == ()
 
 
-def test_arguments_by_name_reach_the_model() -> None:
+def test_keyword_arguments_reach_the_model() -> None:
     class Named(nn.Module):
         def forward(self, x: torch.Tensor, *, scale: float) -> torch.Tensor:
             assert scale == 3
@@ -185,7 +185,7 @@ def test_arguments_by_name_reach_the_model() -> None:
     measure(Named(), (X,), {"scale": 3}, warmup=0, repeats=1)
 
 
-def test_a_pipeline_that_is_no_module_is_timed_with_the_modules_that_it_holds() -> None:
+def test_a_pipeline_that_is_not_a_module_is_timed_with_its_modules() -> None:
     clock = FakeClock()
 
     class Pipeline:
@@ -219,7 +219,7 @@ def test_a_lazy_model_stays_lazy() -> None:
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_compiled_model_is_timed_whole_and_compiled_once() -> None:
+def test_a_compiled_model_is_timed_as_a_whole_and_compiled_once() -> None:
     compiled: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -235,7 +235,7 @@ def test_a_compiled_model_is_timed_whole_and_compiled_once() -> None:
     assert timing.runs[0].root("forward").calls == 1
 
 
-def test_the_user_s_exception_says_where_it_was() -> None:
+def test_a_user_exception_names_its_module() -> None:
     model = nn.Sequential(nn.Linear(9, 9))
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
@@ -253,7 +253,7 @@ def test_the_user_s_exception_says_where_it_was() -> None:
         (nn.Linear(4, 4, device="meta"), {"backward": False}, "meta"),
     ],
 )
-def test_what_cannot_be_timed_is_refused(
+def test_a_target_that_cannot_be_timed_is_refused(
     target: Any, options: dict[str, Any], complaint: str
 ) -> None:
     x = torch.ones(2, 4, device="meta") if complaint == "meta" else X
@@ -262,7 +262,7 @@ def test_what_cannot_be_timed_is_refused(
         measured(target, x, **options)
 
 
-def test_no_garbage_is_collected_in_a_run_and_then_it_is_again() -> None:
+def test_gc_is_disabled_during_a_timed_run_and_enabled_after() -> None:
     import gc
 
     class Asking(nn.Module):
@@ -285,7 +285,7 @@ def _without_gc() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_without_gc")
-def test_a_collection_that_was_off_stays_off() -> None:
+def test_profiling_keeps_gc_disabled_if_it_was() -> None:
     import gc
 
     measured(nn.ReLU())

@@ -63,7 +63,7 @@ def _forget() -> Iterator[None]:
 X, WEIGHT = torch.randn(3, 4), torch.randn(4, 5)
 
 
-def test_an_op_without_a_formula_makes_the_count_a_lower_bound_and_says_its_time() -> None:
+def test_an_op_without_a_formula_makes_a_lower_bound_and_shows_its_time() -> None:
     counted = flops(Written(lambda self, x: mix(x, WEIGHT), {}), X)
 
     assert [(op.op, op.calls) for op in counted.uncounted] == [("glasstest.mix", 1)]
@@ -77,7 +77,7 @@ def test_an_op_without_a_formula_makes_the_count_a_lower_bound_and_says_its_time
 @pytest.mark.parametrize(
     "op", [mix, torch.ops.glasstest.mix, torch.ops.glasstest.mix.default, "glasstest::mix"]
 )
-def test_an_op_may_be_named_in_each_of_its_ways(op: Any) -> None:
+def test_an_op_can_be_registered_by_any_of_its_names(op: Any) -> None:
     assert register_flops(op)(product) is product
 
     counted = flops(Written(lambda self, x: mix(x, WEIGHT), {}), X)
@@ -88,7 +88,7 @@ def test_an_op_may_be_named_in_each_of_its_ways(op: Any) -> None:
     assert flops(mix, X, WEIGHT).is_lower_bound
 
 
-def test_a_formula_that_was_given_to_torch_is_taken_too() -> None:
+def test_a_formula_registered_with_torch_is_used() -> None:
     @register_flop_formula(torch.ops.glasstest.mix)
     def _(x: Any, weight: Any, out_shape: Any = None) -> int:
         return 7
@@ -96,7 +96,7 @@ def test_a_formula_that_was_given_to_torch_is_taken_too() -> None:
     assert flops(mix, X, WEIGHT).total_flops == 7
 
 
-def test_a_formula_of_the_users_goes_before_ours() -> None:
+def test_a_user_formula_overrides_the_built_in_one() -> None:
     register_flops(torch.ops.aten.mm)(lambda *args, out_shape: 1)
 
     assert flops(torch.mm, X, WEIGHT).total_flops == 1
@@ -119,7 +119,7 @@ def test_an_autograd_function_counts_as_a_whole(function: Any) -> None:
     assert dict(vars(function)) == own
 
 
-def test_its_backward_has_a_formula_of_its_own() -> None:
+def test_the_backward_of_an_autograd_function_has_its_own_formula() -> None:
     register_flops(Opaque)(product)
 
     @register_flops(Opaque, backward=True)
@@ -139,7 +139,7 @@ def test_its_backward_has_a_formula_of_its_own() -> None:
     assert "backward" in vars(Opaque)
 
 
-def test_a_formula_that_fails_is_warned_of_and_stops_nothing() -> None:
+def test_a_failing_formula_is_a_warning() -> None:
     register_flops(mix)(lambda x, *, out_shape: 1)
 
     with pytest.warns(
@@ -150,7 +150,7 @@ def test_a_formula_that_fails_is_warned_of_and_stops_nothing() -> None:
     assert [op.op for op in counted.uncounted] == ["glasstest.mix"]
 
 
-def test_what_is_no_op_is_refused() -> None:
+def test_a_formula_for_a_non_op_is_refused() -> None:
     with pytest.raises(CaptureError, match="is not an op"):
         register_flops(torch.nn.Linear)
     with pytest.raises(CaptureError, match="only for the backward of an autograd Function"):

@@ -36,20 +36,20 @@ def savers(run: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, tuple
     return [(saver.node, tuple(tensor.shape)) for tensor, saver in found]
 
 
-def test_nodes_tell_what_they_saved_in_the_order_of_the_forward() -> None:
+def test_saved_tensors_are_listed_in_forward_order() -> None:
     assert savers(lambda x: x.exp().relu().sum()) == [
         ("ExpBackward0", (2, 3)),
         ("ReluBackward0", (2, 3)),
     ]
 
 
-def test_a_user_s_own_function_is_asked_too() -> None:
+def test_saved_tensors_of_a_custom_function_are_listed() -> None:
     found = savers(lambda x: Cube.apply(x).sum())  # type: ignore[no-untyped-call]
 
     assert found == [("CubeBackward", (2, 3))]
 
 
-def test_what_a_checkpoint_packs_away_is_not_unpacked() -> None:
+def test_tensors_packed_by_a_checkpoint_are_not_unpacked() -> None:
     runs: list[int] = []
 
     def part(x: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_what_a_checkpoint_packs_away_is_not_unpacked() -> None:
     assert len(runs) == 1
 
 
-def test_a_saved_tensor_that_was_written_over_is_left_to_the_backward_to_complain_of() -> None:
+def test_an_overwritten_saved_tensor_is_skipped() -> None:
     def spoiled(x: torch.Tensor) -> torch.Tensor:
         y = x.exp()
         total = y.sum()
@@ -72,7 +72,7 @@ def test_a_saved_tensor_that_was_written_over_is_left_to_the_backward_to_complai
     assert savers(spoiled) == []
 
 
-def test_a_saver_knows_the_module_that_it_is_in() -> None:
+def test_a_saver_has_its_module() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid())
     recorder = MemoryRecorder(list(model.named_modules()))
     with recorder.watching("forward"):

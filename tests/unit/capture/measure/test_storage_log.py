@@ -24,7 +24,7 @@ def sizes(log: StorageLog) -> list[int]:
     return [change.bytes for change in log.read()[1]]
 
 
-def test_a_block_is_taken_once_and_freed_when_its_last_view_is_gone(log: StorageLog) -> None:
+def test_a_block_is_allocated_once_and_freed_with_its_last_view(log: StorageLog) -> None:
     tensor = torch.zeros(8)
     view = tensor[2:].view(2, 3)
 
@@ -37,7 +37,7 @@ def test_a_block_is_taken_once_and_freed_when_its_last_view_is_gone(log: Storage
     assert sizes(log) == [32, -32]
 
 
-def test_what_was_there_before_is_not_taken(log: StorageLog) -> None:
+def test_existing_storages_are_not_allocations(log: StorageLog) -> None:
     weight = torch.zeros(4)
 
     log.hold(weight, "parameter", "fc", "fc.weight")
@@ -53,7 +53,7 @@ def test_what_was_there_before_is_not_taken(log: StorageLog) -> None:
     )
 
 
-def test_a_block_that_grows_is_another_one_and_both_are_there_for_a_moment(log: StorageLog) -> None:
+def test_a_resized_block_is_a_new_one_and_both_are_briefly_live(log: StorageLog) -> None:
     tensor = torch.zeros(4)
     log.take(tensor)
 
@@ -63,7 +63,7 @@ def test_a_block_that_grows_is_another_one_and_both_are_there_for_a_moment(log: 
     assert sizes(log) == [16, 40, -16]
 
 
-def test_a_storage_that_is_emptied_by_itself_is_noticed_at_the_end_of_a_phase(
+def test_a_storage_resized_to_zero_is_noticed_at_the_end_of_a_phase(
     log: StorageLog,
 ) -> None:
     tensor = torch.zeros(4)
@@ -74,7 +74,7 @@ def test_a_storage_that_is_emptied_by_itself_is_noticed_at_the_end_of_a_phase(
     assert sizes(log) == [16, -16]
 
 
-def test_what_is_freed_after_the_last_phase_does_not_count(log: StorageLog) -> None:
+def test_blocks_freed_after_the_last_phase_do_not_count(log: StorageLog) -> None:
     tensor = torch.zeros(4)
     log.take(tensor)
     log.end()
@@ -85,7 +85,7 @@ def test_what_is_freed_after_the_last_phase_does_not_count(log: StorageLog) -> N
     assert [change.bytes for change in changes] == [16]
 
 
-def test_a_closed_ledger_sees_nothing_any_longer(log: StorageLog) -> None:
+def test_a_closed_storage_log_records_nothing(log: StorageLog) -> None:
     tensor = torch.zeros(4)
     log.take(tensor)
 
@@ -95,7 +95,7 @@ def test_a_closed_ledger_sees_nothing_any_longer(log: StorageLog) -> None:
     assert sizes(log) == [16]
 
 
-def test_a_sparse_tensor_is_its_indices_and_values_and_their_views_are_no_more(
+def test_a_sparse_tensor_is_two_blocks_and_its_views_add_none(
     log: StorageLog,
 ) -> None:
     tensor = torch.eye(3).to_sparse()
@@ -119,7 +119,7 @@ def test_a_compressed_sparse_tensor_is_three_blocks(
     assert sorted(taken) == [3 * 4, 3 * 8, 4 * 8]
 
 
-def test_a_nested_tensor_is_its_values_and_offsets(log: StorageLog) -> None:
+def test_a_nested_tensor_is_the_blocks_of_its_values_and_offsets(log: StorageLog) -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2, 4), torch.zeros(3, 4)], layout=torch.jagged)
 
     log.take(nested)
@@ -127,7 +127,7 @@ def test_a_nested_tensor_is_its_values_and_offsets(log: StorageLog) -> None:
     assert sum(sizes(log)) == 5 * 4 * 4 + 3 * 8
 
 
-def test_an_activation_says_who_made_it_and_who_keeps_it(log: StorageLog) -> None:
+def test_an_activation_block_has_its_producer_and_savers(log: StorageLog) -> None:
     kept, freed = torch.zeros(4), torch.zeros(2)
     log.take(kept)
     log.take(freed)
@@ -142,7 +142,7 @@ def test_an_activation_says_who_made_it_and_who_keeps_it(log: StorageLog) -> Non
     assert second.kind == "temporary"
 
 
-def test_the_state_of_an_optimizer_was_there_before_the_step(log: StorageLog) -> None:
+def test_optimizer_state_exists_before_the_step(log: StorageLog) -> None:
     log.begin("optimizer")
     state, temporary = torch.zeros(4), torch.zeros(2)
     log.take(state)
@@ -157,7 +157,7 @@ def test_the_state_of_an_optimizer_was_there_before_the_step(log: StorageLog) ->
     assert [part.start for part in parts] == [0, 0]
 
 
-def test_the_time_runs_from_the_first_phase_on() -> None:
+def test_time_starts_with_the_first_phase() -> None:
     ticks = count(100, 10)
     log = StorageLog(clock=lambda: next(ticks))
 

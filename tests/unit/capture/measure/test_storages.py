@@ -7,7 +7,7 @@ import torch
 from torchglass.capture.measure.memory_recorder import StorageMap, plain_tensors
 
 
-def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None:
+def test_a_storage_is_tracked_until_its_last_view_is_freed() -> None:
     gone: list[str] = []
     living: StorageMap[str] = StorageMap(gone.append)
     tensor = torch.ones(4)
@@ -23,7 +23,7 @@ def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None
     assert list(living.pairs()) == []
 
 
-def test_what_is_known_anew_is_told_once() -> None:
+def test_a_reassigned_storage_is_reported_once_when_freed() -> None:
     gone: list[str] = []
     living: StorageMap[str] = StorageMap(gone.append)
     tensor = torch.ones(4)
@@ -35,7 +35,7 @@ def test_what_is_known_anew_is_told_once() -> None:
     assert gone == ["after"]
 
 
-def test_nothing_is_told_of_what_was_forgotten() -> None:
+def test_a_forgotten_storage_is_not_reported() -> None:
     gone: list[str] = []
     living: StorageMap[str] = StorageMap(gone.append)
     one, other = torch.ones(4), torch.ones(4)
@@ -50,7 +50,7 @@ def test_nothing_is_told_of_what_was_forgotten() -> None:
     assert gone == []
 
 
-def test_a_sparse_tensor_lies_in_its_indices_and_values() -> None:
+def test_a_sparse_tensor_consists_of_its_indices_and_values() -> None:
     tensor = torch.eye(3).to_sparse()
 
     parts = [part.shape for part in plain_tensors(tensor)]

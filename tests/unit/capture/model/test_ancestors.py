@@ -11,7 +11,7 @@ class Mine(nn.Conv2d):
     """A layer of the user's own."""
 
 
-def test_the_line_of_ancestors_is_read_with_their_files() -> None:
+def test_base_classes_are_read_with_their_files() -> None:
     source = read_model(Mine(1, 1, 1)).classes[f"{__name__}.Mine"]
 
     names = [one.class_name.rpartition(".")[2] for one in source.ancestors]

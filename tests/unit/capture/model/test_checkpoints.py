@@ -53,7 +53,7 @@ def _parameters(model: Model) -> int:
     return count(model)[0].total.parameters
 
 
-def test_the_dotted_names_of_a_state_dict_become_the_tree(tmp_path: Path, net: nn.Module) -> None:
+def test_the_dotted_names_of_a_state_dict_become_a_tree(tmp_path: Path, net: nn.Module) -> None:
     model = read_checkpoint(_saved(tmp_path / "net.pt", net.state_dict()))
 
     assert [(m.path, m.class_name) for m in model.modules] == [
@@ -66,7 +66,7 @@ def test_the_dotted_names_of_a_state_dict_become_the_tree(tmp_path: Path, net: n
     assert count(model)[0].total.buffers == 9
 
 
-def test_what_norms_keep_and_whole_numbers_are_buffers(tmp_path: Path) -> None:
+def test_norm_statistics_and_integer_tensors_are_buffers(tmp_path: Path) -> None:
     tensors = {
         "norm.weight": torch.zeros(2),
         "norm.running_mean": torch.zeros(2),
@@ -95,7 +95,7 @@ def test_a_name_can_be_a_group_and_a_tensor(tmp_path: Path) -> None:
     assert _parameters(model) == 6
 
 
-def test_a_name_of_a_million_dots_stays_small(tmp_path: Path) -> None:
+def test_a_name_with_a_million_dots_creates_few_modules(tmp_path: Path) -> None:
     model = read_checkpoint(_saved(tmp_path / "net.pt", {"." * 1_000_000: torch.zeros(1)}))
 
     assert len(model.modules) < 1000
@@ -103,7 +103,7 @@ def test_a_name_of_a_million_dots_stays_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", [{"state_dict": 0}, {"model": 0, "epoch": 3, "args": {"lr": 0.1}}])
-def test_a_state_dict_among_notes_is_the_model(
+def test_a_state_dict_among_metadata_is_the_model(
     wrap: dict[str, Any], tmp_path: Path, net: nn.Module
 ) -> None:
     content = {key: net.state_dict() if value == 0 else value for key, value in wrap.items()}
@@ -113,9 +113,7 @@ def test_a_state_dict_among_notes_is_the_model(
     assert [module.path for module in model.modules] == ["", "0", "1"]
 
 
-def test_the_state_of_an_optimizer_is_shown_but_is_no_parameter(
-    tmp_path: Path, net: nn.Module
-) -> None:
+def test_optimizer_state_is_shown_but_not_as_parameters(tmp_path: Path, net: nn.Module) -> None:
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.randn(5, 3)).sum().backward()
     optimizer.step()
@@ -154,7 +152,7 @@ def _trained(net: nn.Module, kind: type[torch.optim.Optimizer], **options: Any) 
     ],
     ids=["training", "lightning", "deepspeed", "own name"],
 )
-def test_what_is_beside_the_model_is_told(
+def test_other_contents_of_a_checkpoint_are_listed(
     key: str, beside: dict[str, str], tmp_path: Path, net: nn.Module
 ) -> None:
     state = _trained(net, torch.optim.AdamW)
@@ -199,7 +197,7 @@ def test_several_models_in_one_file_keep_their_names(
     assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
 
 
-def test_random_states_counters_and_optimizers_are_no_models(
+def test_random_states_counters_and_optimizers_are_not_models(
     tmp_path: Path, net: nn.Module
 ) -> None:
     content = {
@@ -222,7 +220,9 @@ def test_random_states_counters_and_optimizers_are_no_models(
     assert _parameters(model) == 24
 
 
-def test_values_among_the_tensors_of_a_state_dict_are_told(tmp_path: Path, net: nn.Module) -> None:
+def test_values_among_the_tensors_of_a_state_dict_are_listed(
+    tmp_path: Path, net: nn.Module
+) -> None:
     content = {**net.state_dict(), "epoch": 3}
 
     model = read_checkpoint(_saved(tmp_path / "net.pth", content))
@@ -230,7 +230,7 @@ def test_values_among_the_tensors_of_a_state_dict_are_told(tmp_path: Path, net: 
     assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
 
 
-def test_the_metadata_of_safetensors_is_told(tmp_path: Path, net: nn.Module) -> None:
+def test_the_metadata_of_safetensors_is_listed(tmp_path: Path, net: nn.Module) -> None:
     file = tmp_path / "net.safetensors"
     save_file(net.state_dict(), file, metadata={"format": "pt", "epoch": "3"})
 
@@ -239,7 +239,7 @@ def test_the_metadata_of_safetensors_is_told(tmp_path: Path, net: nn.Module) -> 
     assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
 
 
-def test_the_tensors_have_the_names_of_the_tree(tmp_path: Path, net: nn.Module) -> None:
+def test_checkpoint_tensors_are_named_as_in_the_tree(tmp_path: Path, net: nn.Module) -> None:
     state = _trained(net, torch.optim.Adam)
     file = _saved(tmp_path / "train.pth", {"optimizer": state, "model": net.state_dict()})
 
@@ -268,7 +268,7 @@ def test_a_file_from_before_torch_1_6_is_read(tmp_path: Path, net: nn.Module) ->
     assert _parameters(read_checkpoint(path)) == 24
 
 
-def test_nothing_is_loaded(tmp_path: Path) -> None:
+def test_reading_a_checkpoint_loads_no_tensor(tmp_path: Path) -> None:
     path = tmp_path / "large.safetensors"
     save_file({"weight": torch.zeros(1)}, path)
     header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 33], "data_offsets": [0, 1 << 35]}})
@@ -292,7 +292,7 @@ class _Opens:
 
 
 @pytest.mark.parametrize("archive", [True, False])
-def test_code_in_a_file_is_refused_by_name_and_does_not_run(archive: bool, tmp_path: Path) -> None:
+def test_pickled_code_is_refused_by_name_and_does_not_run(archive: bool, tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
     path = _saved(tmp_path / "x.pt", {"a": _Opens(trap)}, _use_new_zipfile_serialization=archive)
 
@@ -332,7 +332,7 @@ def test_a_scripted_module_is_read_when_allowed(tmp_path: Path, net: nn.Module) 
     assert [module.kind for module in model.modules] == ["Sequential", "Linear", "BatchNorm1d"]
 
 
-def test_an_archive_that_grows_when_loaded_is_refused(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     path, bomb = _saved(tmp_path / "a.pt", torch.zeros(1_000_000)), tmp_path / "bomb.pt"
     with zipfile.ZipFile(path) as plain, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as small:
         for name in plain.namelist():
@@ -342,7 +342,7 @@ def test_an_archive_that_grows_when_loaded_is_refused(tmp_path: Path) -> None:
         read_checkpoint(bomb)
 
 
-def test_containers_that_name_each_other_endlessly_are_refused(tmp_path: Path) -> None:
+def test_exponentially_nested_containers_are_refused(tmp_path: Path) -> None:
     content: list[Any] = [torch.zeros(1)]
     for _ in range(60):
         content = [content, content]
@@ -352,7 +352,7 @@ def test_containers_that_name_each_other_endlessly_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".safetensors", ".pt2", ".dat"])
-def test_damaged_files_give_one_line(suffix: str, tmp_path: Path, net: nn.Module) -> None:
+def test_corrupt_files_give_a_one_line_error(suffix: str, tmp_path: Path, net: nn.Module) -> None:
     whole = _saved(tmp_path / "whole.pt", net.state_dict()).read_bytes()
     path = tmp_path / f"damaged{suffix}"
 
@@ -364,7 +364,7 @@ def test_damaged_files_give_one_line(suffix: str, tmp_path: Path, net: nn.Module
         assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_another_kind_of_pickle_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.pt"
     path.write_bytes(pickle.dumps({"a": 1}))
 
@@ -382,7 +382,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "gone.pt")
 
 
-def test_safetensors_have_their_dtypes_and_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_safetensors_keep_dtypes_and_numeric_order(tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
     tensors = {
         "layers.10.w": torch.zeros(2, dtype=torch.bfloat16),
@@ -455,7 +455,7 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
         read_checkpoint(sharded)
 
 
-def test_an_index_does_not_lead_out_of_its_folder(sharded: Path) -> None:
+def test_an_index_cannot_point_outside_its_folder(sharded: Path) -> None:
     sharded.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
 
     with pytest.raises(TargetError, match="outside its folder"):
@@ -499,7 +499,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_torch(2, 8, "programs saved as text")
-def test_an_exported_program_gives_back_the_tree_with_its_classes(exported: Path) -> None:
+def test_an_exported_program_has_the_module_tree_with_its_classes(exported: Path) -> None:
     model = read_checkpoint(exported)
 
     assert [(module.path, module.kind) for module in model.modules] == [
@@ -518,14 +518,14 @@ def test_an_exported_program_gives_back_the_tree_with_its_classes(exported: Path
 @needs_torch(2, 8, "programs saved as text")
 # torch 2.9 warns of its own way to load.
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-def test_the_text_of_an_exported_program_says_what_the_loaded_one_says(exported: Path) -> None:
+def test_the_json_of_an_exported_program_matches_the_loaded_program(exported: Path) -> None:
     read, loaded = read_checkpoint(exported), read_model(torch.export.load(exported))
 
     assert [module.path for module in read.modules] == [module.path for module in loaded.modules]
     assert _facts(read) == _facts(loaded)
 
 
-def test_an_exported_program_without_its_text_is_refused(exported: Path, tmp_path: Path) -> None:
+def test_an_exported_program_without_its_json_is_refused(exported: Path, tmp_path: Path) -> None:
     older = tmp_path / "older.pt2"
     with zipfile.ZipFile(exported) as whole, zipfile.ZipFile(older, "w") as rest:
         for name in whole.namelist():

@@ -11,7 +11,7 @@ from torchglass.capture.model.structure import quickly
 from torchglass.records.model import Module, ModuleId
 
 
-def test_a_record_made_quickly_is_the_one_that_its_class_makes() -> None:
+def test_a_record_built_by_the_fast_path_equals_its_class() -> None:
     fields = {"id": ModuleId(1), "path": "a.b", "name": "b", "class_name": "torch.nn.Linear"}
 
     made = quickly(Module)(**fields)  # type: ignore[arg-type]
@@ -22,7 +22,7 @@ def test_a_record_made_quickly_is_the_one_that_its_class_makes() -> None:
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_a_record_made_quickly_is_frozen() -> None:
+def test_a_record_built_by_the_fast_path_is_frozen() -> None:
     made = quickly(Module)(id=ModuleId(0), path="", name="", class_name="Net")
 
     with pytest.raises(FrozenInstanceError):

@@ -62,26 +62,26 @@ def names(thing: object) -> list[str]:
     return [name for name, _ in module_parts(thing)]
 
 
-def test_a_function_has_no_part_in_globals_that_its_code_does_not_name() -> None:
+def test_globals_a_function_does_not_use_are_not_its_modules() -> None:
     assert names(unused) == []
     assert tg.memory(named, torch.randn(3, 4), backward=False).parameters_bytes == 40
     assert "__globals__" not in str(tg.flops(unused, torch.randn(3, 4)))
 
 
-def test_an_attribute_is_not_taken_for_the_global_of_its_name() -> None:
+def test_an_attribute_is_not_confused_with_a_global_of_the_same_name() -> None:
     assert names(with_such_an_attribute) == []
 
 
 @pytest.mark.parametrize("function", [named, calling_another, decorated])
-def test_a_function_has_the_modules_that_its_code_comes_to(function: Any) -> None:
+def test_modules_used_by_a_function_are_found(function: Any) -> None:
     assert module_parts(function) == [("NET", NET)]
 
 
-def test_a_function_has_the_containers_of_modules_that_its_code_names() -> None:
+def test_containers_of_modules_used_by_a_function_are_found() -> None:
     assert module_parts(staged) == [("STAGES", STAGES)]
 
 
-def test_a_function_has_its_closure_by_name() -> None:
+def test_modules_in_the_closure_of_a_function_are_found_by_name() -> None:
     net = nn.Linear(2, 2)
     inner = in_a_closure(net)
 
@@ -89,7 +89,7 @@ def test_a_function_has_its_closure_by_name() -> None:
     assert module_parts(in_a_closure(inner)) == [("net", net)]
 
 
-def test_a_closure_that_is_not_filled_yet_is_left_out() -> None:
+def test_an_empty_closure_cell_is_skipped() -> None:
     def run(x: torch.Tensor) -> Any:
         return later(x)
 
@@ -100,7 +100,7 @@ def test_a_closure_that_is_not_filled_yet_is_left_out() -> None:
     assert names(run) == ["later"]
 
 
-def test_a_function_has_the_modules_among_its_attributes() -> None:
+def test_modules_among_the_attributes_of_a_function_are_found() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         return x
 
@@ -109,12 +109,12 @@ def test_a_function_has_the_modules_among_its_attributes() -> None:
     assert names(run) == ["net"]
 
 
-def test_a_bound_method_has_its_object() -> None:
+def test_the_object_of_a_bound_method_is_found() -> None:
     assert module_parts(NET.forward) == [("__self__", NET)]
     assert names(Pipeline().run) == ["encoder"]
 
 
-def test_a_partial_has_what_it_calls_and_what_it_gives() -> None:
+def test_the_function_and_arguments_of_a_partial_are_found() -> None:
     net = nn.ReLU()
     function: Any = named
 

@@ -31,7 +31,7 @@ def _at(model: Model, path: str) -> Module:
     return module
 
 
-def test_modules_come_in_the_order_of_the_tree() -> None:
+def test_modules_are_in_tree_order() -> None:
     model = read_model(nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Linear(3, 1)))
 
     assert [module.path for module in model.modules] == ["", "0", "0.0", "0.1", "1"]
@@ -41,7 +41,7 @@ def test_modules_come_in_the_order_of_the_tree() -> None:
     assert model.name == "Sequential"
 
 
-def test_a_module_has_its_class_and_what_it_says_of_itself() -> None:
+def test_a_module_has_its_class_and_extra_repr() -> None:
     conv = read_model(nn.Conv2d(3, 64, 7)).root
 
     assert conv.class_name == "torch.nn.modules.conv.Conv2d"
@@ -62,7 +62,7 @@ def test_a_tied_embedding_is_counted_once() -> None:
     assert [*model.tied.values()] == [("embed.weight", "head.weight")]
 
 
-def test_one_memory_under_two_parameters_is_one_tensor() -> None:
+def test_two_parameters_sharing_memory_are_one_tensor() -> None:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = nn.Parameter(first.weight.detach().t())
 
@@ -71,7 +71,7 @@ def test_one_memory_under_two_parameters_is_one_tensor() -> None:
     assert [*model.tied.values()] == [("0.weight", "1.weight")]
 
 
-def test_parts_of_one_memory_are_different_tensors() -> None:
+def test_different_slices_of_one_storage_are_different_tensors() -> None:
     flat = torch.zeros(8)
     net = nn.Module()
     net.a, net.b, net.head = nn.Parameter(flat[:4]), nn.Parameter(flat[4:]), nn.Parameter(flat)
@@ -81,7 +81,7 @@ def test_parts_of_one_memory_are_different_tensors() -> None:
     assert not model.tied
 
 
-def test_empty_tensors_are_not_one_tensor() -> None:
+def test_empty_tensors_are_not_tied() -> None:
     net = nn.Module()
     net.a, net.b = nn.Parameter(torch.empty(0)), nn.Parameter(torch.empty(0))
 
@@ -98,14 +98,14 @@ def test_a_module_under_two_names_is_read_once() -> None:
     assert _total(model).parameters == 20
 
 
-def test_a_module_that_contains_itself_ends() -> None:
+def test_a_module_that_contains_itself_is_read_once() -> None:
     model = read_model(models.ContainsItself())
 
     assert _at(model, "child.parent").alias_of == 0
     assert _total(model).parameters == 6 + 12
 
 
-def test_slots_know_what_trains_and_what_is_saved() -> None:
+def test_slots_have_requires_grad_and_persistence() -> None:
     slots = {slot.name: slot for slot in read_model(models.Counter()).root.slots}
 
     assert [*slots] == ["trained", "frozen", "steps", "cache"]
@@ -114,14 +114,14 @@ def test_slots_know_what_trains_and_what_is_saved() -> None:
     assert slots["steps"].role == "buffer"
 
 
-def test_training_and_evaluating_modules_are_told_apart() -> None:
+def test_train_and_eval_mode_are_recorded_per_module() -> None:
     net = nn.Sequential(nn.Dropout(), nn.Dropout())
     net[1].eval()
 
     assert [module.training for module in read_model(net).modules] == [True, True, False]
 
 
-def test_hooks_that_were_there_are_named() -> None:
+def test_existing_hooks_are_recorded() -> None:
     def spy(*_: Any) -> None: ...
 
     net = models.all_hooks(spy)
@@ -139,7 +139,7 @@ def test_hooks_that_were_there_are_named() -> None:
     )
 
 
-def test_a_module_of_an_older_torch_lacks_tables_of_hooks_and_is_read() -> None:
+def test_a_module_pickled_by_an_older_torch_without_hook_tables_is_read() -> None:
     def spy(*_: Any) -> None: ...
 
     net = nn.Linear(1, 1)
@@ -152,7 +152,7 @@ def test_a_module_of_an_older_torch_lacks_tables_of_hooks_and_is_read() -> None:
     assert root.problem == ""
 
 
-def test_classes_know_where_their_code_is() -> None:
+def test_classes_have_their_source_location() -> None:
     source = read_model(models.TiedLanguageModel()).classes["tests.models.TiedLanguageModel"]
 
     assert source.file == models.__file__
@@ -160,7 +160,7 @@ def test_classes_know_where_their_code_is() -> None:
     assert source.forward_file == ""
 
 
-def test_an_inherited_forward_is_where_the_base_class_is() -> None:
+def test_an_inherited_forward_is_located_in_the_base_class() -> None:
     class Mine(nn.Linear): ...
 
     (source,) = read_model(Mine(1, 1)).classes.values()
@@ -169,13 +169,13 @@ def test_an_inherited_forward_is_where_the_base_class_is() -> None:
     assert source.forward_file.endswith("linear.py")
 
 
-def test_a_class_without_a_forward_has_no_line_of_it() -> None:
+def test_a_class_without_a_forward_has_no_forward_line() -> None:
     (source,) = read_model(nn.ModuleList()).classes.values()
 
     assert source.forward_line is None
 
 
-def test_an_extra_repr_that_raises_is_one_row_with_the_error_in_it() -> None:
+def test_a_module_whose_extra_repr_raises_is_a_row_with_the_error() -> None:
     model = read_model(nn.Sequential(models.BrokenExtra(), nn.Linear(2, 2)))
 
     broken = _at(model, "0")
@@ -184,7 +184,7 @@ def test_an_extra_repr_that_raises_is_one_row_with_the_error_in_it() -> None:
     assert _total(model).parameters == 7 + 6 + 6
 
 
-def test_an_extra_repr_that_is_no_text_is_a_problem() -> None:
+def test_an_extra_repr_that_is_not_a_string_is_a_problem() -> None:
     class Numbered(nn.Module):
         def extra_repr(self) -> str:
             return 3  # type: ignore[return-value]
@@ -192,7 +192,7 @@ def test_an_extra_repr_that_is_no_text_is_a_problem() -> None:
     assert "returned int, not str" in read_model(Numbered()).root.problem
 
 
-def test_overridden_methods_and_properties_are_not_asked() -> None:
+def test_overridden_methods_and_properties_are_not_called() -> None:
     model = read_model(nn.Sequential(models.Hostile()))
 
     assert [module.path for module in model.modules] == ["", "0", "0.inner"]
@@ -200,7 +200,7 @@ def test_overridden_methods_and_properties_are_not_asked() -> None:
     assert _total(model).parameters == 7 + 6
 
 
-def test_a_module_that_was_never_initialized_is_one_row_with_the_error_in_it() -> None:
+def test_an_uninitialized_module_is_a_row_with_the_error() -> None:
     net = nn.Sequential(nn.Linear(1, 1))
     net._modules["bad"] = models.Uninitialized()
 
@@ -210,7 +210,7 @@ def test_a_module_that_was_never_initialized_is_one_row_with_the_error_in_it() -
     assert _at(model, "0").problem == ""
 
 
-def test_names_are_kept_as_they_are() -> None:
+def test_unusual_module_names_are_kept() -> None:
     model = read_model(models.hostile_names())
 
     names = [module.name for module in model.children(model.root)]
@@ -237,7 +237,7 @@ def test_containers_of_modules_and_parameters_are_read() -> None:
     assert _total(model).parameters == 4 + 3 + 7 + 5
 
 
-def test_an_attribute_of_any_name_and_kind_is_left_alone() -> None:
+def test_unusual_attributes_are_not_touched() -> None:
     class Grumpy:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(name)
@@ -258,7 +258,7 @@ def test_an_attribute_of_any_name_and_kind_is_left_alone() -> None:
     assert model.classes[model.root.class_name].file == __file__
 
 
-def test_a_decorated_forward_is_found_under_its_decorators() -> None:
+def test_a_decorated_forward_is_located_at_its_own_code() -> None:
     class Net(nn.Module):
         @torch.no_grad()
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -270,7 +270,7 @@ def test_a_decorated_forward_is_found_under_its_decorators() -> None:
 
 
 @pytest.mark.parametrize("module", [structure, moments])
-def test_an_example_prints_what_it_says(module: ModuleType) -> None:
+def test_a_docstring_example_prints_its_output(module: ModuleType) -> None:
     assert doctest.testmod(module) == (0, len(doctest.DocTestFinder().find(module)[0].examples))
 
 
@@ -288,7 +288,7 @@ def test_a_thousand_levels_are_read() -> None:
     assert _total(model).parameters == 6
 
 
-def test_reading_leaves_a_model_as_it_was() -> None:
+def test_reading_does_not_change_the_model() -> None:
     net = nn.Sequential(models.TiedLanguageModel(), models.weight_norm(), nn.BatchNorm1d(3))
     before, random_state = models.state_of(net), torch.get_rng_state()
 
@@ -298,7 +298,7 @@ def test_reading_leaves_a_model_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
-def test_a_pipeline_is_the_root_of_the_modules_it_holds() -> None:
+def test_a_pipeline_is_the_root_of_its_modules() -> None:
     model = read_model(models.Pipeline())
 
     assert model.root.class_name == "tests.models.Pipeline"
@@ -339,7 +339,7 @@ def test_an_object_with_slots_is_a_model() -> None:
     assert [module.path for module in read_model(Slotted()).modules] == ["", "net"]
 
 
-def test_a_list_that_holds_itself_ends() -> None:
+def test_a_list_that_contains_itself_is_read_once() -> None:
     stages: list[object] = [nn.Linear(1, 1)]
     stages.append(stages)
 
@@ -347,7 +347,7 @@ def test_a_list_that_holds_itself_ends() -> None:
 
 
 @pytest.mark.parametrize("target", [3, "resnet18", {}, [1, 2], object(), {"a": {"b": 1}}])
-def test_what_holds_no_module_is_refused(target: object) -> None:
+def test_an_object_without_a_module_is_refused(target: object) -> None:
     with pytest.raises(TargetError, match=r"not a model; pass an nn\.Module"):
         read_model(target)
 

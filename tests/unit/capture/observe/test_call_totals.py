@@ -22,7 +22,7 @@ parts = st.lists(
 
 
 @given(parts)
-def test_the_parts_of_a_tensor_are_the_whole(parts: list[list[float]]) -> None:
+def test_joined_statistics_of_parts_equal_the_whole(parts: list[list[float]]) -> None:
     whole = measure(torch.tensor([*chain(*parts)], dtype=torch.float64))
     first, *others = [measure(torch.tensor(part, dtype=torch.float64)) for part in parts]
 
@@ -40,7 +40,7 @@ def test_the_parts_of_a_tensor_are_the_whole(parts: list[list[float]]) -> None:
     )
 
 
-def test_nothing_and_something_is_something() -> None:
+def test_joining_none_with_statistics_gives_the_statistics() -> None:
     something = Stats(count=1, min=1.0, max=1.0, mean=1.0, std=0.0)
 
     assert joined([None, something]) == joined([something, None]) == something
@@ -48,7 +48,7 @@ def test_nothing_and_something_is_something() -> None:
     assert joined([]) is None
 
 
-def test_numbers_too_large_to_square_do_not_raise() -> None:
+def test_values_too_large_to_square_do_not_raise() -> None:
     one = Stats(count=2, min=0.0, max=1e300, mean=5e299, std=7e299)
     other = Stats(count=2, min=0.0, max=1.0, mean=0.5, std=0.7)
 

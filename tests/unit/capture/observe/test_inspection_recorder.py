@@ -38,7 +38,7 @@ def times(record: InspectedModel, stage: str) -> dict[str, tuple[int, int]]:
     return {path: (effort.total_ns, effort.self_ns) for path, effort in efforts.items() if effort}
 
 
-def test_times_are_those_that_the_modules_took() -> None:
+def test_times_match_the_time_modules_took() -> None:
     clock = FakeClock()
     inner = Sleeper(clock, 10, 1000, a=Sleeper(clock, 20, 2000), b=Sleeper(clock, 30, 3000))
     model = Sleeper(clock, 1, 100, inner=inner, last=Sleeper(clock, 5, 500))
@@ -61,7 +61,7 @@ def test_times_are_those_that_the_modules_took() -> None:
     }
 
 
-def test_what_lies_between_two_nodes_belongs_to_the_call_around_both() -> None:
+def test_time_between_two_nodes_belongs_to_their_enclosing_call() -> None:
     clock = FakeClock()
 
     class Slow(nn.Module):
@@ -85,7 +85,7 @@ def test_what_lies_between_two_nodes_belongs_to_the_call_around_both() -> None:
     }
 
 
-def test_deeper_modules_are_part_of_the_last_one_that_is_watched() -> None:
+def test_modules_below_watch_depth_count_toward_the_last_inspected_one() -> None:
     clock = FakeClock()
     model = Sleeper(clock, 1, 100, a=Sleeper(clock, 2, 200, b=Sleeper(clock, 3, 300)))
 
@@ -95,7 +95,7 @@ def test_deeper_modules_are_part_of_the_last_one_that_is_watched() -> None:
     assert times(record, "backward") == {"": (600, 100), "a": (500, 500)}
 
 
-def test_a_module_that_is_not_in_the_model_stands_below_its_caller() -> None:
+def test_a_module_outside_the_model_is_below_its_caller() -> None:
     clock = FakeClock()
     stray = Sleeper(clock, 10, 20)
 
@@ -111,7 +111,7 @@ def test_a_module_that_is_not_in_the_model_stands_below_its_caller() -> None:
     assert times(record, "backward")["0"] == (20, 0)
 
 
-def test_the_gradient_of_an_input_is_the_sum_of_what_the_module_sends_back() -> None:
+def test_the_gradient_of_an_input_sums_all_contributions_of_the_module() -> None:
     class Uses(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x * 2 + x * 3
@@ -133,7 +133,7 @@ def test_the_gradient_of_an_input_is_the_sum_of_what_the_module_sends_back() -> 
     assert means == {"": 15, "uses": 5}
 
 
-def test_the_gradient_of_an_identity_is_what_came() -> None:
+def test_the_input_gradient_of_an_identity_equals_its_output_gradient() -> None:
     class Around(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -150,7 +150,7 @@ def test_the_gradient_of_an_identity_is_what_came() -> None:
     assert call.backward == CallCost(total_ns=0, self_ns=0, added_bytes=0)
 
 
-def test_one_tensor_at_several_places_has_one_gradient_at_each() -> None:
+def test_a_tensor_passed_several_times_has_a_gradient_at_each_position() -> None:
     class Product(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
             return 2 * a + 3 * b
@@ -170,7 +170,7 @@ def test_one_tensor_at_several_places_has_one_gradient_at_each() -> None:
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_memory_is_that_of_the_tensors_that_stay(grad: bool) -> None:
+def test_memory_counts_tensors_that_stay_alive(grad: bool) -> None:
     class Wasteful(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             # The product is kept for the backward of exp's result alone; the rest goes.
@@ -203,7 +203,7 @@ def test_a_view_of_a_weight_takes_no_memory() -> None:
     assert root.forward.added_bytes == output.nbytes
 
 
-def test_without_memory_there_is_no_mode_around_the_forward() -> None:
+def test_without_memory_measurement_no_mode_is_active_in_the_forward() -> None:
     depths: list[int] = []
 
     class Looks(nn.Module):

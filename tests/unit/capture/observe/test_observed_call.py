@@ -16,7 +16,7 @@ def chain(parent: ObservedCall | None, *paths: str) -> list[ObservedCall]:
     return made
 
 
-def test_the_call_around_two_is_the_innermost_one_that_both_lie_in() -> None:
+def test_the_common_parent_of_two_calls_is_the_innermost() -> None:
     root, block, left = chain(None, "", "block", "block.left")
     right, deep = chain(block, "block.right", "block.right.deep")
     (other,) = chain(None, "other")
@@ -28,7 +28,7 @@ def test_the_call_around_two_is_the_innermost_one_that_both_lie_in() -> None:
     assert nearest_around(deep, other) is None
 
 
-def test_what_is_charged_to_a_call_is_charged_to_all_around_it() -> None:
+def test_costs_of_a_call_are_charged_to_all_enclosing_calls() -> None:
     root, block, leaf = chain(None, "", "block", "block.leaf")
 
     leaf.charge_time(5)
@@ -40,7 +40,7 @@ def test_what_is_charged_to_a_call_is_charged_to_all_around_it() -> None:
     assert [call.backward.added_bytes for call in (root, block, leaf)] == [-8, -8, -8]
 
 
-def test_only_the_latest_calls_are_held() -> None:
+def test_only_the_latest_calls_are_kept() -> None:
     calls = history("")
 
     for number in range(50):

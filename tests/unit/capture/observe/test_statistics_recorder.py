@@ -48,7 +48,7 @@ class Attend(nn.Module):
         return {"hidden": (x + mask, None), "rest": rest}
 
 
-def test_all_arguments_and_results_have_their_places() -> None:
+def test_all_arguments_and_results_have_their_positions() -> None:
     model = Attend()
 
     with recording_statistics(model) as recorder:
@@ -66,7 +66,7 @@ def test_all_arguments_and_results_have_their_places() -> None:
     ]
 
 
-def test_the_input_of_an_in_place_module_is_what_went_in() -> None:
+def test_the_input_of_an_in_place_module_has_its_original_values() -> None:
     call = recorded(nn.ReLU(inplace=True), torch.tensor([-2.0, 3.0])).module("")[-1]
 
     assert (call.in_min, call.in_max) == (-2.0, 3.0)
@@ -120,7 +120,7 @@ class Working(nn.Module):
         return x
 
 
-def test_times_are_those_of_the_model_without_the_work_of_measuring(
+def test_times_exclude_the_measuring_overhead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
@@ -171,7 +171,7 @@ class Picky(nn.Module):
         return result
 
 
-def test_a_forward_that_raises_is_recorded_and_the_next_one_is_a_pass_of_its_own() -> None:
+def test_a_failed_forward_is_recorded_and_the_next_is_a_separate_pass() -> None:
     model = Picky()
 
     with recording_statistics(model) as recorder:
@@ -187,7 +187,7 @@ def test_a_forward_that_raises_is_recorded_and_the_next_one_is_a_pass_of_its_own
     assert recorder.module("inner").totals.calls == 2
 
 
-def test_only_the_last_calls_are_kept_and_totals_are_of_all() -> None:
+def test_only_the_last_calls_are_kept_and_totals_cover_all() -> None:
     model = nn.Sequential(nn.Identity())
 
     with recording_statistics(model, keep=2) as recorder:
@@ -223,7 +223,7 @@ def test_modules_of_a_pipeline_and_of_a_list_are_recorded() -> None:
     assert of_list.paths == ["0"]
 
 
-def test_a_module_that_the_model_only_calls_is_shown_below_it() -> None:
+def test_a_module_created_in_forward_is_shown_below_its_caller() -> None:
     class Borrowing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = nn.Tanh()(nn.Tanh()(x))
@@ -237,7 +237,7 @@ def test_a_module_that_the_model_only_calls_is_shown_below_it() -> None:
 
 
 @pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
-def test_neither_tensors_nor_the_model_are_kept(level: Level) -> None:
+def test_neither_tensors_nor_the_model_are_kept_alive(level: Level) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     x = torch.ones(2, 3)
     with recording_statistics(model, level=level) as recorder:
@@ -273,7 +273,7 @@ class SeesKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.mark.parametrize("mode", [SeesFunctions, SeesKernels])
 @pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
-def test_modes_of_the_user_see_nothing_of_us(
+def test_user_modes_do_not_see_torchglass_ops(
     mode: type[SeesFunctions | SeesKernels], level: Level
 ) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LSTM(64, 8))
@@ -287,7 +287,7 @@ def test_modes_of_the_user_see_nothing_of_us(
     assert watched.seen == plain.seen
 
 
-def test_fake_tensors_have_shapes_and_no_numbers() -> None:
+def test_fake_tensors_have_shapes_but_no_statistics() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
 
     with recording_statistics(model) as recorder, FakeTensorMode(allow_non_fake_inputs=True):
@@ -297,7 +297,7 @@ def test_fake_tensors_have_shapes_and_no_numbers() -> None:
     assert (call.out_shape, call.out_mean, call.out_memory_bytes) == ((2, 4), None, 32)
 
 
-def test_inside_vmap_there_are_shapes_and_no_numbers() -> None:
+def test_inside_vmap_tensors_have_shapes_but_no_statistics() -> None:
     model = nn.Linear(3, 4)
 
     with recording_statistics(model) as recorder:
@@ -328,7 +328,7 @@ SPECIAL = {
 
 @pytest.mark.parametrize("level", ["full", "cheap"])
 @pytest.mark.parametrize("name", SPECIAL)
-def test_every_kind_of_tensor_has_the_statistics_that_make_sense(name: str, level: Level) -> None:
+def test_every_kind_of_tensor_has_meaningful_statistics(name: str, level: Level) -> None:
     tensor, mean = SPECIAL[name]
 
     call = recorded(nn.Identity(), tensor, level=level).module("")[-1]
@@ -339,13 +339,13 @@ def test_every_kind_of_tensor_has_the_statistics_that_make_sense(name: str, leve
 
 @pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
-def test_a_quantized_tensor_is_measured_by_the_numbers_it_stands_for() -> None:
+def test_a_quantized_tensor_is_measured_by_its_dequantized_values() -> None:
     tensor = torch.quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.qint8)
 
     assert recorded(nn.Identity(), tensor).module("")[-1].in_mean == 1.5
 
 
-def test_an_error_of_ours_is_a_warning_and_the_forward_goes_on(
+def test_an_internal_error_is_a_warning_and_the_forward_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(nest: Any) -> Iterator[Any]:
@@ -362,7 +362,7 @@ def test_an_error_of_ours_is_a_warning_and_the_forward_goes_on(
     assert (call.in_shape, call.outputs, call.error) == ((1, 2), (), "")
 
 
-def test_the_calls_of_a_pass_are_told_when_it_ends() -> None:
+def test_the_calls_of_a_pass_are_reported_when_it_ends() -> None:
     told: list[list[ForwardStats]] = []
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
 
@@ -382,7 +382,7 @@ def test_the_calls_of_a_pass_are_told_when_it_ends() -> None:
         ({"budget_bytes": -1}, "a number of bytes, not -1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_recording_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         recorded(nn.ReLU(), torch.ones(1), **options)
 

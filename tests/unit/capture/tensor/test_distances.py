@@ -14,7 +14,7 @@ def apart(before: torch.Tensor, after: torch.Tensor) -> float | None:
     return distances({"x": lambda: before}, {"x": lambda: after}).get("x")
 
 
-def test_the_same_numbers_are_no_distance_apart() -> None:
+def test_the_distance_of_equal_tensors_is_zero() -> None:
     tensor = torch.randn(3, 4)
 
     assert apart(tensor, tensor.clone()) == 0.0
@@ -22,17 +22,17 @@ def test_the_same_numbers_are_no_distance_apart() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.complex64])
-def test_the_distance_is_a_share_of_the_old_length(dtype: torch.dtype) -> None:
+def test_the_distance_is_relative_to_the_old_norm(dtype: torch.dtype) -> None:
     old = torch.full((4,), 2).to(dtype)
 
     assert apart(old, torch.full((4,), 3).to(dtype)) == pytest.approx(0.5)
 
 
-def test_numbers_of_another_type_can_be_compared() -> None:
+def test_tensors_of_different_dtypes_can_be_compared() -> None:
     assert apart(torch.ones(3), torch.ones(3, dtype=torch.float16)) == 0.0
 
 
-def test_anything_is_infinitely_far_from_nothing() -> None:
+def test_the_distance_from_a_zero_tensor_is_infinite() -> None:
     assert apart(torch.zeros(2), torch.ones(2)) == math.inf
 
 
@@ -44,7 +44,7 @@ def test_anything_is_infinitely_far_from_nothing() -> None:
     ],
     ids=["shapes", "meta"],
 )
-def test_what_cannot_be_compared_is_left_out(before: torch.Tensor, after: torch.Tensor) -> None:
+def test_incomparable_tensors_are_skipped(before: torch.Tensor, after: torch.Tensor) -> None:
     assert apart(before, after) is None
 
 
@@ -64,7 +64,7 @@ def test_views_sparse_and_empty_tensors_are_compared() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_what_is_not_finite_on_both_sides_did_not_change(value: float) -> None:
+def test_equal_non_finite_values_are_unchanged(value: float) -> None:
     old = torch.tensor([1.0, value, 3.0])
 
     assert apart(old, old.clone()) == 0
@@ -72,7 +72,7 @@ def test_what_is_not_finite_on_both_sides_did_not_change(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_what_is_not_finite_on_one_side_has_no_distance(value: float) -> None:
+def test_a_non_finite_value_on_one_side_has_no_distance(value: float) -> None:
     finite, spoiled = torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])
 
     assert math.isnan(apart(finite, spoiled) or 0.0)

@@ -43,21 +43,19 @@ def _dims(view: torch.Tensor) -> list[tuple[int, int]]:
 
 @settings(max_examples=500, deadline=None)
 @given(views(), views())
-def test_two_views_meet_when_they_have_an_element_in_common(
-    one: torch.Tensor, other: torch.Tensor
-) -> None:
+def test_two_views_overlap_if_they_share_an_element(one: torch.Tensor, other: torch.Tensor) -> None:
     assert extent(one).meets(extent(other)) == bool(elements(one) & elements(other))
 
 
 @settings(max_examples=500, deadline=None)
 @given(views(), views())
-def test_a_view_covers_only_what_lies_in_it(one: torch.Tensor, other: torch.Tensor) -> None:
+def test_a_view_covers_only_views_inside_it(one: torch.Tensor, other: torch.Tensor) -> None:
     assert not extent(one).covers(extent(other)) or elements(other) <= elements(one)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(views(), max_size=12), views())
-def test_all_that_meets_a_view_is_found(kept: list[torch.Tensor], view: torch.Tensor) -> None:
+def test_all_overlapping_views_are_found(kept: list[torch.Tensor], view: torch.Tensor) -> None:
     memory: ByMemory[int] = ByMemory()
     for number, one in enumerate(kept):
         memory.add(extent(one), number)
@@ -69,7 +67,7 @@ def test_all_that_meets_a_view_is_found(kept: list[torch.Tensor], view: torch.Te
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(views(), max_size=12), views())
-def test_what_is_taken_is_not_found_again(kept: list[torch.Tensor], view: torch.Tensor) -> None:
+def test_removed_views_are_not_found_again(kept: list[torch.Tensor], view: torch.Tensor) -> None:
     memory: ByMemory[int] = ByMemory()
     for number, one in enumerate(kept):
         memory.add(extent(one), number)
@@ -82,7 +80,7 @@ def test_what_is_taken_is_not_found_again(kept: list[torch.Tensor], view: torch.
 
 
 @pytest.mark.parametrize("lines", [MATRIX, MATRIX.T], ids=["rows", "columns"])
-def test_of_many_lines_only_the_next_ones_are_looked_at(lines: torch.Tensor) -> None:
+def test_only_nearby_views_are_compared(lines: torch.Tensor) -> None:
     memory: ByMemory[int] = ByMemory()
     for number, line in enumerate(lines):
         memory.add(extent(line), number)
@@ -98,20 +96,20 @@ def test_of_many_lines_only_the_next_ones_are_looked_at(lines: torch.Tensor) -> 
     assert len(looked_at) < 8
 
 
-def test_views_of_other_types_meet_by_their_bytes() -> None:
+def test_views_of_different_dtypes_overlap_by_bytes() -> None:
     halves = STORAGE.view(torch.float16)
 
     assert extent(STORAGE[:1]).meets(extent(halves[1:2]))
     assert not extent(STORAGE[:1]).meets(extent(halves[2:4]))
 
 
-def test_equal_views_of_two_storages_do_not_meet() -> None:
+def test_equal_views_of_two_storages_do_not_overlap() -> None:
     other = torch.zeros(64)
 
     assert not extent(STORAGE).meets(extent(other))
     assert not extent(STORAGE).covers(extent(other))
 
 
-def test_what_is_empty_or_has_no_storage_has_no_extent() -> None:
+def test_an_empty_tensor_or_one_without_storage_has_no_extent() -> None:
     assert extent_of(torch.zeros(0, 3)) is None
     assert extent_of(torch.eye(3).to_sparse()) is None

@@ -42,7 +42,7 @@ def total(one: Histogram) -> int:
 
 
 @given(st.lists(tame, min_size=1, max_size=60), bin_counts)
-def test_counts_are_those_of_numpy_on_the_same_edges(values: list[float], bins: int) -> None:
+def test_counts_match_numpy_on_the_same_edges(values: list[float], bins: int) -> None:
     (grid,) = grids(np.array([values]), bins)
 
     # Half open bins, as numpy's but for its last one, which is closed.
@@ -53,9 +53,7 @@ def test_counts_are_those_of_numpy_on_the_same_edges(values: list[float], bins: 
 
 
 @given(st.lists(anything, min_size=1, max_size=60), bin_counts)
-def test_whatever_is_in_a_row_has_a_histogram_with_room_enough(
-    values: list[float], bins: int
-) -> None:
+def test_any_row_has_a_histogram_within_the_bin_limit(values: list[float], bins: int) -> None:
     (grid,) = grids(np.array([values]), bins)
 
     seen = [value for value in values if math.isfinite(value)]
@@ -66,7 +64,7 @@ def test_whatever_is_in_a_row_has_a_histogram_with_room_enough(
 
 
 @given(st.lists(tame, min_size=1, max_size=99), bin_counts)
-def test_below_a_hundred_numbers_none_is_left_out(values: list[float], bins: int) -> None:
+def test_below_a_hundred_values_none_is_excluded(values: list[float], bins: int) -> None:
     (grid,) = grids(np.array([values]), bins)
 
     assert sum(grid.counts) == len(values)
@@ -77,7 +75,7 @@ def test_below_a_hundred_numbers_none_is_left_out(values: list[float], bins: int
     st.lists(normal, min_size=2, max_size=40),
     bin_counts,
 )
-def test_two_histograms_add_up_to_that_of_all_numbers(
+def test_the_sum_of_two_histograms_is_the_histogram_of_all_values(
     one: list[float], other: list[float], bins: int
 ) -> None:
     both = merged([histogram(one, bins), histogram(other, bins)], bins * ROOM)
@@ -125,7 +123,7 @@ def test_an_empty_histogram_adds_nothing() -> None:
     assert merged([one, empty]).counts == merged([empty, one]).counts == one.counts
 
 
-def test_rows_without_numbers_have_no_bins() -> None:
+def test_rows_without_values_have_no_bins() -> None:
     assert grids(np.zeros((2, 0)), 30) == [EMPTY, EMPTY]
     assert grids(np.full((1, 5), np.nan), 30) == [EMPTY]
 
@@ -139,7 +137,7 @@ def test_a_single_value_has_one_bin_around_it() -> None:
         assert low <= value < high
 
 
-def test_one_in_a_hundred_on_either_side_may_lie_out_of_reach() -> None:
+def test_one_percent_of_outliers_on_each_side_may_be_excluded() -> None:
     values = np.random.default_rng(0).normal(size=1000)
     wild = np.where(np.arange(1000) % 101 == 0, 1e9, values)
 
@@ -150,7 +148,7 @@ def test_one_in_a_hundred_on_either_side_may_lie_out_of_reach() -> None:
     assert sum(wild_grid.counts) == 990
 
 
-def test_a_spike_of_five_percent_is_no_outlier() -> None:
+def test_a_spike_of_five_percent_is_not_an_outlier() -> None:
     values = np.where(np.arange(1000) % 20 == 0, 5.0, 1e-4)
 
     (grid,) = grids(values[None], 30)

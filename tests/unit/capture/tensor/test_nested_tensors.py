@@ -44,7 +44,7 @@ class Pair(NamedTuple):
         (torch.max(torch.zeros(2, 2), 0), ["0", "1"]),
     ],
 )
-def test_each_tensor_has_its_place(nest: Any, places: list[str]) -> None:
+def test_each_tensor_has_its_path_in_the_container(nest: Any, places: list[str]) -> None:
     assert [place for place, _ in named_tensors(nest)] == places
 
 
@@ -54,7 +54,7 @@ def test_arguments_are_numbered_or_named() -> None:
     assert places == ["0", "1.0", "mask", "extra.x"]
 
 
-def test_a_container_that_holds_itself_is_read_once() -> None:
+def test_a_container_that_contains_itself_is_read_once() -> None:
     nest: list[Any] = [A]
     nest.append(nest)
 
@@ -68,7 +68,7 @@ def test_an_iterator_is_not_used_up() -> None:
     assert next(source) is A
 
 
-def test_a_nest_ten_thousand_deep_does_not_exhaust_the_stack() -> None:
+def test_ten_thousand_nested_containers_do_not_overflow_the_stack() -> None:
     nest: Any = A
     for _ in range(10_000):
         nest = [nest]
@@ -134,7 +134,7 @@ class Holder:
         ((A for _ in range(3)), []),
     ],
 )
-def test_a_tensor_is_found_in_what_an_object_stores(nest: Any, places: list[str]) -> None:
+def test_a_tensor_is_found_in_the_attributes_of_an_object(nest: Any, places: list[str]) -> None:
     assert [place for place, _ in named_tensors(nest)] == places
 
 
@@ -164,7 +164,7 @@ def test_a_weak_reference_is_not_followed_whether_its_object_lives_or_not() -> N
     assert [place for place, _ in named_tensors(nest)] == ["2"]
 
 
-def test_an_endless_chain_of_objects_is_left_off_somewhere() -> None:
+def test_the_depth_of_object_chains_is_limited() -> None:
     first = Slotted(A)
     for _ in range(100_000):
         first = Slotted(first)
@@ -172,5 +172,5 @@ def test_an_endless_chain_of_objects_is_left_off_somewhere() -> None:
     assert list(named_tensors(first)) == []
 
 
-def test_objects_among_arguments_stay_closed() -> None:
+def test_objects_among_arguments_are_not_searched() -> None:
     assert list(tensors_of_call((Plain(A),), {})) == []

@@ -18,7 +18,7 @@ from torchglass.capture.trace.pass_recorder import tracing
         (torch.ones(1, requires_grad=True) * 2, "tensor([2.])"),
     ],
 )
-def test_a_corner_shows_the_first_numbers_of_the_last_dimensions(
+def test_a_corner_shows_the_first_values_of_the_last_dimensions(
     tensor: torch.Tensor, text: str
 ) -> None:
     assert corner(tensor) == text
@@ -34,11 +34,11 @@ def test_a_corner_shows_the_first_numbers_of_the_last_dimensions(
     ],
     ids=["sparse", "meta", "no first item", "no numbers"],
 )
-def test_a_tensor_without_numbers_to_show_has_no_corner(tensor: torch.Tensor) -> None:
+def test_a_tensor_without_values_has_no_corner(tensor: torch.Tensor) -> None:
     assert corner(tensor) == ""
 
 
-def test_a_histogram_counts_the_finite_numbers() -> None:
+def test_a_histogram_counts_the_finite_values() -> None:
     values = torch.tensor([0.0, 1.0, 1.0, 4.0, float("nan"), float("inf")])
 
     assert histogram(values, bins=4) == (1, 2, 0, 1)
@@ -49,7 +49,7 @@ def test_a_histogram_counts_the_finite_numbers() -> None:
     [torch.zeros(4), torch.empty(0), torch.empty(3, device="meta"), torch.full((2,), torch.nan)],
     ids=["all equal", "empty", "meta", "not finite"],
 )
-def test_where_there_is_nothing_to_tell_apart_there_is_no_histogram(tensor: torch.Tensor) -> None:
+def test_a_tensor_without_distinct_values_has_no_histogram(tensor: torch.Tensor) -> None:
     assert histogram(tensor) == ()
 
 
@@ -60,17 +60,17 @@ def test_a_large_tensor_is_sampled() -> None:
     assert max(counts) < 1.1 * min(counts)
 
 
-def test_a_histogram_is_made_without_materialising_an_expanded_view() -> None:
+def test_a_histogram_is_computed_without_materializing_an_expanded_view() -> None:
     huge = torch.tensor([0.0, 1.0]).expand(1 << 20, 1 << 20, 2)
 
     assert len(histogram(huge)) == 16
 
 
-def test_complex_numbers_count_by_their_magnitudes() -> None:
+def test_complex_values_are_counted_by_magnitude() -> None:
     assert histogram(torch.tensor([0j, 3 + 4j]), bins=2) == (1, 1)
 
 
-def test_looking_at_a_tensor_is_no_operation_of_a_pass_that_is_traced() -> None:
+def test_previewing_a_tensor_is_not_recorded_by_a_trace() -> None:
     tensor = torch.randn(6, 6)
 
     with tracing(torch.nn.Identity()) as recorder:

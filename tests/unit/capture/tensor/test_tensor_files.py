@@ -59,7 +59,7 @@ def through_bytes(path: Path, tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("way", [written, through_bytes])
 @pytest.mark.parametrize("name", DENSE)
-def test_a_dense_tensor_comes_back_as_it_was(
+def test_a_dense_tensor_round_trips(
     way: Callable[[Path, Tensors], Tensors], name: str, tmp_path: Path
 ) -> None:
     tensor = DENSE[name]
@@ -100,7 +100,7 @@ def test_a_quantized_tensor_stays_quantized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fake", [True, False])
-def test_a_tensor_that_holds_no_data_keeps_its_shape(fake: bool, tmp_path: Path) -> None:
+def test_a_tensor_without_data_keeps_its_shape(fake: bool, tmp_path: Path) -> None:
     with FakeTensorMode() if fake else torch.device("meta"):
         tensor = torch.empty(3, 4, dtype=torch.float16)
 
@@ -109,7 +109,7 @@ def test_a_tensor_that_holds_no_data_keeps_its_shape(fake: bool, tmp_path: Path)
     assert (back.device.type, back.shape, back.dtype) == ("meta", (3, 4), torch.float16)
 
 
-def test_one_memory_is_stored_once_whatever_shapes_see_it(tmp_path: Path) -> None:
+def test_a_shared_storage_is_written_once_for_all_its_views(tmp_path: Path) -> None:
     big = torch.randn(100, 100)
     views = {key(0): big, key(1): big, key(2): big.view(-1), key(3): big.t(), key(4): big.t()}
 
@@ -120,7 +120,7 @@ def test_one_memory_is_stored_once_whatever_shapes_see_it(tmp_path: Path) -> Non
     assert all(torch.equal(back[each], tensor) for each, tensor in views.items())
 
 
-def test_overlapping_parts_of_one_memory_do_not_mix(tmp_path: Path) -> None:
+def test_overlapping_slices_of_one_storage_do_not_mix(tmp_path: Path) -> None:
     parts = {key(0): Y[:2], key(1): Y[1:3], key(2): Y, key(3): Y.view(-1)[:6]}
 
     back = written(tmp_path / "x.safetensors", parts)
@@ -139,7 +139,7 @@ def test_temporary_copies_that_reuse_memory_do_not_mix(tmp_path: Path) -> None:
     assert all(torch.equal(back[each], tensor) for each, tensor in conjugates.items())
 
 
-def test_groups_are_kept_apart(tmp_path: Path) -> None:
+def test_groups_are_kept_separate(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
 
     write_tensors(path, {"tensors": {key(0): Y}, "gradients": {key(0): Y + 1}})
@@ -159,7 +159,7 @@ def test_a_tensor_is_read_once_while_it_is_used(tmp_path: Path) -> None:
     assert list(saved) == [key(0)]
 
 
-def test_a_tensor_class_that_cannot_be_taken_apart_is_left_out_with_a_warning(
+def test_an_unsupported_tensor_class_is_skipped_with_a_warning(
     tmp_path: Path,
 ) -> None:
     pair = TwoTensor(Y, Y)  # type: ignore[no-untyped-call]
@@ -170,7 +170,7 @@ def test_a_tensor_class_that_cannot_be_taken_apart_is_left_out_with_a_warning(
     assert list(saved) == [key(1)]
 
 
-def test_a_missing_file_holds_nothing_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_tensor_file_is_empty_and_a_corrupt_one_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     assert dict(SavedTensors(path, "tensors")) == {}
 
@@ -179,7 +179,7 @@ def test_a_missing_file_holds_nothing_and_a_broken_one_is_an_error(tmp_path: Pat
         dict(SavedTensors(path, "tensors"))
 
 
-def test_a_file_can_be_read_by_whom_any_other_new_file_could_be(tmp_path: Path) -> None:
+def test_a_tensor_file_has_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "any").touch()
 
     written(tmp_path / "x.safetensors", {key(0): Y})

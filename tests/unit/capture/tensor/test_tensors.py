@@ -41,7 +41,7 @@ FOUR_BITS = getattr(torch, "float4_e2m1fn_x2", None)
         pytest.param(FOUR_BITS, 1, marks=needs_torch(2, 8, "four-bit elements")),
     ],
 )
-def test_bytes_go_by_the_real_size_of_the_elements(dtype: torch.dtype, size: int) -> None:
+def test_bytes_use_the_real_element_size(dtype: torch.dtype, size: int) -> None:
     spec = describe(torch.empty(3, 5, dtype=dtype))
 
     assert (spec.shape, spec.dtype, spec.bytes) == ((3, 5), str(dtype)[6:], 15 * size)
@@ -63,7 +63,7 @@ def test_four_bit_quantized_elements_share_a_byte() -> None:
     assert describe(tensor).bytes == 14
 
 
-def test_an_expanded_view_takes_what_it_spans() -> None:
+def test_an_expanded_view_takes_the_bytes_of_its_storage() -> None:
     spec = describe(torch.zeros(5, 1).expand(5, 1_000_000))
 
     assert (spec.elements, spec.bytes) == (5_000_000, 20)
@@ -102,13 +102,13 @@ def test_a_nested_tensor_shows_its_packed_values(
     assert spec.bytes >= 18 * 4
 
 
-def test_a_wrapper_subclass_takes_what_it_wraps() -> None:
+def test_a_wrapper_subclass_takes_the_bytes_of_the_wrapped_tensors() -> None:
     spec = describe(nn.Parameter(TwoTensor(torch.zeros(2, 3), torch.zeros(2, 3))))
 
     assert (spec.shape, spec.layout, spec.bytes) == ((2, 3), "TwoTensor", 48)
 
 
-def test_tensors_without_numbers_show_what_they_would_take() -> None:
+def test_tensors_without_values_show_the_size_they_would_have() -> None:
     meta = torch.empty(2, 3, device="meta")
     with FakeTensorMode():
         fake = torch.empty(2, 3)
@@ -179,7 +179,7 @@ def _close(stats: Stats | None, values: torch.Tensor) -> bool:
         "channels last",
     ],
 )
-def test_statistics_are_those_of_double_precision(
+def test_statistics_have_double_precision(
     make: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     values = make(torch.randn(210_000, generator=torch.Generator().manual_seed(0)))
@@ -187,14 +187,14 @@ def test_statistics_are_those_of_double_precision(
     assert _close(measure(values), values)
 
 
-def test_one_outlier_does_not_spoil_the_others() -> None:
+def test_one_outlier_does_not_affect_precision() -> None:
     values = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
     values[0] = 1e6
 
     assert _close(measure(values), values)
 
 
-def test_nan_and_infinities_are_counted_and_left_out() -> None:
+def test_nan_and_infinities_are_counted_and_excluded() -> None:
     values = torch.tensor([1.0, 2.0, 3.0, math.nan, math.inf, -math.inf])
 
     assert measure(values) == Stats(count=6, min=1, max=3, mean=2, std=1, nan=1, inf=2)
@@ -209,11 +209,11 @@ def test_a_tensor_of_nan_alone_has_no_range() -> None:
     assert math.isnan(stats.std)
 
 
-def test_a_single_value_has_no_spread() -> None:
+def test_the_standard_deviation_of_a_single_value_is_zero() -> None:
     assert measure(torch.tensor(4.0)) == Stats(count=1, min=4, max=4, mean=4, std=0)
 
 
-def test_an_expanded_view_is_measured_without_being_made() -> None:
+def test_an_expanded_view_is_measured_without_materializing_it() -> None:
     stats = measure(torch.tensor([[1.0], [3.0]]).expand(2, 10**12))
 
     assert stats is not None
@@ -228,7 +228,7 @@ def test_complex_numbers_are_measured_by_magnitude() -> None:
     assert (stats.min, stats.max) == (0, 5)
 
 
-def test_a_sparse_tensor_is_measured_by_what_it_stores() -> None:
+def test_a_sparse_tensor_is_measured_by_its_stored_values() -> None:
     stats = measure((torch.eye(4) * 2).to_sparse())
 
     assert stats is not None
@@ -236,7 +236,7 @@ def test_a_sparse_tensor_is_measured_by_what_it_stores() -> None:
 
 
 @quantized
-def test_a_quantized_tensor_is_measured_by_what_it_stands_for() -> None:
+def test_the_statistics_of_a_quantized_tensor_use_dequantized_values() -> None:
     tensor = torch.quantize_per_tensor(torch.tensor([0.0, 1.0]), 0.5, 0, torch.qint8)
 
     stats = measure(tensor)
@@ -245,7 +245,7 @@ def test_a_quantized_tensor_is_measured_by_what_it_stands_for() -> None:
     assert (stats.min, stats.max) == (0, 1)
 
 
-def test_there_is_nothing_to_measure_in_what_has_no_numbers() -> None:
+def test_a_tensor_without_values_has_no_statistics() -> None:
     given_back = torch.ones(4)
     given_back.untyped_storage().resize_(0)
 
@@ -256,7 +256,7 @@ def test_there_is_nothing_to_measure_in_what_has_no_numbers() -> None:
     assert measure(TwoTensor(torch.zeros(2), torch.zeros(2))) is None
 
 
-def test_measuring_leaves_the_tensor_and_the_world_alone() -> None:
+def test_measuring_does_not_change_the_tensor_or_global_state() -> None:
     weight = nn.Parameter(torch.randn(100))
     output = weight * 2
     version, random_state = output._version, torch.get_rng_state()
@@ -269,7 +269,7 @@ def test_measuring_leaves_the_tensor_and_the_world_alone() -> None:
     output.untyped_storage().resize_(0)
 
 
-def test_measuring_is_not_seen_by_a_function_mode_or_a_subclass() -> None:
+def test_measuring_is_invisible_to_function_modes_and_subclasses() -> None:
     class Loud(torch.Tensor):
         @classmethod
         def __torch_function__(cls, *_: object, **__: object) -> object:
@@ -280,7 +280,7 @@ def test_measuring_is_not_seen_by_a_function_mode_or_a_subclass() -> None:
     assert stats == Stats(count=3, min=1, max=1, mean=1, std=0)
 
 
-def test_a_tensor_that_is_only_marked_as_negated_is_measured() -> None:
+def test_a_tensor_with_the_negative_bit_is_measured() -> None:
     negated = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert negated.is_neg()
 
@@ -290,7 +290,7 @@ def test_a_tensor_that_is_only_marked_as_negated_is_measured() -> None:
     assert (stats.min, stats.max, stats.mean) == (-2, 4, 1)
 
 
-def test_the_statistics_of_a_sharded_tensor_are_those_of_the_local_part(tmp_path: Path) -> None:
+def test_the_statistics_of_a_sharded_tensor_cover_the_local_shard(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     layer = nn.Linear(4, 3)
     fully_shard(layer)

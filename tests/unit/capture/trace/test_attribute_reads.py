@@ -31,7 +31,7 @@ def _computed(trace: Trace) -> list[str]:
     return [op.record.function for op in trace.ops if op.record.kind == "op"]
 
 
-def test_a_training_step_lists_what_was_computed_and_no_read_of_a_gradient() -> None:
+def test_reading_grad_in_a_training_step_is_not_an_op() -> None:
     model, x = nn.Linear(2, 2), torch.ones(1, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
 
@@ -43,7 +43,7 @@ def test_a_training_step_lists_what_was_computed_and_no_read_of_a_gradient() -> 
     assert _computed(trace) == ["linear", "sum", "add_", "add_"]
 
 
-def test_an_op_on_a_gradient_has_the_op_that_made_the_gradient_for_a_parent() -> None:
+def test_an_op_on_a_gradient_has_the_gradient_op_as_parent() -> None:
     model = nn.Linear(2, 2)
 
     with tg.tracing(model) as trace:
@@ -56,13 +56,13 @@ def test_an_op_on_a_gradient_has_the_op_that_made_the_gradient_for_a_parent() ->
     assert [parent.label for parent in trace["mul_2"].parents] == ["mul_1_1"]
 
 
-def test_attributes_that_are_no_new_tensor_are_no_ops() -> None:
+def test_attribute_reads_without_a_new_tensor_are_not_ops() -> None:
     trace = tg.trace(_Reading(), torch.ones(2, 2))
 
     assert _computed(trace) == ["__getitem__", "mT", "reshape", "to", "add"]
 
 
-def test_attributes_that_are_views_are_ops_and_are_replayed() -> None:
+def test_attribute_reads_that_return_views_are_ops_and_are_replayed() -> None:
     trace = tg.trace(_Views(), torch.ones(2, 2))
 
     assert _computed(trace) == ["T", "mT", "complex", "H", "real", "imag", "add", "data", "add"]

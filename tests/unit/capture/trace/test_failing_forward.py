@@ -30,7 +30,7 @@ def test_a_forward_that_returns_has_no_error() -> None:
     assert tried.output.shape == (1, 3)
 
 
-def test_the_line_is_the_users_even_if_a_library_raised() -> None:
+def test_the_reported_line_is_user_code_even_if_a_library_raised() -> None:
     model = nn.Sequential(nn.Identity(), Inner(lambda x: json.loads("{")))
 
     tried = attempt(model, (torch.ones(2),), {})
@@ -42,7 +42,7 @@ def test_the_line_is_the_users_even_if_a_library_raised() -> None:
     assert tried.clues.depth == 2
 
 
-def test_a_check_of_torch_is_told_apart_from_the_users_code() -> None:
+def test_a_check_in_torch_is_distinguished_from_user_code() -> None:
     tried = attempt(Inner(nn.LSTM(8, 4)), (torch.ones(2, 3, 4),), {})
 
     assert tried.clues.torch_source is not None
@@ -51,13 +51,13 @@ def test_a_check_of_torch_is_told_apart_from_the_users_code() -> None:
     assert tried.clues.source.function == "forward"
 
 
-def test_the_numbers_of_the_operands_are_kept_by_place() -> None:
+def test_operand_values_are_kept_by_position() -> None:
     tried = attempt(nn.Embedding(4, 2), (torch.tensor([1, 9]),), {})
 
     assert (tried.clues.stats["0"].min, tried.clues.stats["0"].max) == (1, 9)
 
 
-def test_buffers_keep_their_names_and_their_numbers() -> None:
+def test_buffers_keep_their_names_and_values() -> None:
     model = nn.BatchNorm1d(3)
 
     tried = attempt(model, (torch.ones(2, 4),), {})
@@ -68,7 +68,7 @@ def test_buffers_keep_their_names_and_their_numbers() -> None:
     assert model.num_batches_tracked == 0
 
 
-def test_an_interrupt_is_not_held_up() -> None:
+def test_a_keyboard_interrupt_propagates() -> None:
     def interrupt(x: torch.Tensor) -> None:
         raise KeyboardInterrupt
 
@@ -77,7 +77,7 @@ def test_an_interrupt_is_not_held_up() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-def test_a_lazy_model_is_run_as_it_would_be() -> None:
+def test_a_lazy_model_is_initialized_even_if_the_forward_fails() -> None:
     model = nn.Sequential(nn.LazyLinear(5), nn.BatchNorm1d(5), nn.Linear(9, 1))
 
     tried = attempt(model, (torch.ones(4, 3),), {})

@@ -35,7 +35,7 @@ def total(model: nn.Module, *args: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_the_flops_of_an_op_are_those_that_torch_counts(name: str) -> None:
+def test_the_flops_of_an_op_match_torch(name: str) -> None:
     model = Written(lambda self, x: OPS[name](x), {})
     x = torch.randn(2, 4, 8)
     with FlopCounterMode(display=False) as counter:
@@ -44,19 +44,19 @@ def test_the_flops_of_an_op_are_those_that_torch_counts(name: str) -> None:
     assert total(model, x) == counter.get_total_flops()
 
 
-def test_a_resnet_has_the_flops_of_the_formula() -> None:
+def test_a_resnet_has_the_expected_flops() -> None:
     with torch.no_grad():
         assert total(ResNet18().eval(), torch.randn(1, 3, 224, 224)) == 3_628_146_688
 
 
-def test_attention_counts_both_of_its_products() -> None:
+def test_attention_counts_both_matmuls() -> None:
     model = Written(lambda self, q: F.scaled_dot_product_attention(q, q, q), {})
 
     assert total(model, torch.randn(2, 3, 5, 7)) == 2 * (2 * 2 * 3 * 5 * 5 * 7)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
-def test_the_fused_encoder_layer_counts_what_its_parts_do() -> None:
+def test_the_fused_encoder_layer_in_a_trace_has_the_flops_of_its_parts() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     x = torch.randn(2, 5, 8)
 
@@ -66,14 +66,14 @@ def test_the_fused_encoder_layer_counts_what_its_parts_do() -> None:
         assert total(layer.eval(), x) == parts
 
 
-def test_an_lstm_counts_each_weight_once_a_step() -> None:
+def test_an_lstm_counts_each_weight_once_per_step() -> None:
     lstm = nn.LSTM(3, 4, num_layers=2)
 
     weights = sum(p.numel() for p in lstm.parameters() if p.dim() == 2)
     assert total(lstm, torch.randn(7, 2, 3)) == 2 * 7 * 2 * weights
 
 
-def test_what_cannot_be_told_is_none_and_not_zero() -> None:
+def test_unknown_flops_are_none_and_not_zero() -> None:
     trace = tg.trace(
         Written(lambda self, x: torch.einsum("ij,jk,kl->il", x, x, x), {}), torch.randn(4, 4)
     )
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_trace_and_a_count_agree(name: str, level: Level) -> None:
+def test_flops_of_a_trace_match_a_flop_count(name: str, level: Level) -> None:
     function, shapes = FUNCTIONS[name]
     inputs = [torch.randn(shape) for shape in shapes]
     model = Written(lambda self, *args: function(*args), {})
@@ -136,7 +136,7 @@ def test_a_cell_uses_its_two_weights_once(name: str) -> None:
     assert total(cell, x) == counting.flops(cell, x).total_flops == expected
 
 
-def test_kernels_of_a_backward_have_theirs() -> None:
+def test_backward_kernels_have_flops() -> None:
     model, x = nn.Conv2d(4, 6, 3, groups=2), torch.randn(2, 4, 5, 5)
     with tg.tracing(model, level="aten") as tape:
         torch.autograd.backward(model(x).sum())

@@ -19,7 +19,7 @@ class Writes(nn.Module):
         return y * 3 + flat.view(2, 3) * 5
 
 
-def test_what_was_written_into_a_view_has_the_gradient_that_comes_by_its_base_too() -> None:
+def test_a_value_written_to_a_view_includes_the_gradient_through_the_base() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     trace = tg.trace(Writes(), x, gradients=True)
 

@@ -51,7 +51,7 @@ def saved(trace: tg.Trace, name: str) -> torch.Tensor:
     ],
     ids=["grad", "vmap", "grad in vmap"],
 )
-def test_a_write_under_a_transform_leaves_the_saved_value_alone(function: Function) -> None:
+def test_a_write_inside_a_transform_does_not_change_saved_values(function: Function) -> None:
     added = saved(traced(function), "add_1")
 
     assert torch.equal(added, X + 1)
@@ -60,13 +60,13 @@ def test_a_write_under_a_transform_leaves_the_saved_value_alone(function: Functi
 
 # Torch's own code is deprecated by torch.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
-def test_torch_s_own_writes_under_a_transform_do_so_too() -> None:
+def test_torchs_own_writes_inside_a_transform_do_not_change_saved_values() -> None:
     trace = traced(torch.func.hessian(lambda a: a.square().sum()), X[0])
 
     assert not saved(trace, "diagonal_2").any()
 
 
-def test_a_result_is_not_made_again_of_what_was_written_out_of_sight() -> None:
+def test_a_result_is_not_recomputed_from_an_untracked_write() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         z = y + 1
@@ -77,7 +77,7 @@ def test_a_result_is_not_made_again_of_what_was_written_out_of_sight() -> None:
     assert torch.equal(saved(traced(forward, LARGE), "add_1"), LARGE * 2 + 1)
 
 
-def test_a_result_whose_dtype_was_a_matter_of_the_default_is_not_made_again() -> None:
+def test_a_result_that_depends_on_the_default_dtype_is_not_recomputed() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         x = x * 2
         torch.set_default_dtype(torch.float64)
@@ -122,7 +122,7 @@ def test_a_result_whose_memory_was_freed_is_not_saved(tmp_path: Path) -> None:
     assert torch.equal(saved(pickle.loads(pickle.dumps(trace)), "sum_1"), (X * 2).sum())
 
 
-def test_an_op_on_what_was_freed_before_it_is_not_replayed() -> None:
+def test_an_op_on_freed_memory_is_not_replayed() -> None:
     weight = torch.ones(4, 4)
 
     def forward(x: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ def path(captured: CapturedPass, op: OpRecord) -> str | None:
     return None if op.call is None else captured.trace.calls[op.call].path
 
 
-def test_a_linear_layer_comes_down_to_a_transposition_and_a_product() -> None:
+def test_a_linear_layer_is_a_transpose_and_a_matmul_kernel() -> None:
     captured = forward_of(nn.Linear(4, 3), torch.randn(2, 4))
 
     assert flow(captured) == [
@@ -60,7 +60,7 @@ def test_a_linear_layer_comes_down_to_a_transposition_and_a_product() -> None:
     ]
 
 
-def test_what_runs_in_cpp_is_seen() -> None:
+def test_ops_called_from_cpp_are_recorded() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(x, x, x)
 
@@ -71,7 +71,7 @@ def test_what_runs_in_cpp_is_seen() -> None:
     assert Counter(kernels(recurrent))["addmm"] == 4
 
 
-def test_in_inference_mode_composites_come_apart_as_ever() -> None:
+def test_inference_mode_gives_the_same_kernels() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.MultiheadAttention(4, 1))
     model.forward = lambda x: model[2](*[model[1](model[0](x))] * 3)[0]  # type: ignore[method-assign]
     x = torch.randn(2, 1, 4)
@@ -111,7 +111,7 @@ def test_parents_are_followed_through_views_and_writes() -> None:
     assert values(captured)["mul_1_1"].eq(2).all()
 
 
-def test_batch_norm_is_known_to_write_what_it_does_not_declare() -> None:
+def test_undeclared_writes_of_batch_norm_are_known() -> None:
     model = nn.BatchNorm1d(4)
 
     captured = forward_of(model, torch.randn(3, 4))
@@ -121,7 +121,7 @@ def test_batch_norm_is_known_to_write_what_it_does_not_declare() -> None:
     assert validate(captured, perturb=False)
 
 
-def test_the_backward_is_kernels_of_the_modules_that_it_is_the_backward_of() -> None:
+def test_backward_kernels_belong_to_their_forward_modules() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
 
     captured = step_of(model, torch.randn(2, 4))
@@ -135,7 +135,7 @@ def test_the_backward_is_kernels_of_the_modules_that_it_is_the_backward_of() -> 
     ]
 
 
-def test_a_kernel_of_the_backward_knows_what_it_took_from_the_forward() -> None:
+def test_a_backward_kernel_has_its_saved_forward_tensors_as_parents() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.Sigmoid(), nn.Linear(5, 3, bias=False))
 
     captured = step_of(model, torch.randn(2, 4))
@@ -150,7 +150,7 @@ def test_a_kernel_of_the_backward_knows_what_it_took_from_the_forward() -> None:
     assert made.function == "sigmoid"
 
 
-def test_the_kernels_of_a_backward_have_the_places_of_its_forward_each_its_own() -> None:
+def test_each_backward_kernel_has_its_own_call_site() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
             x = self.layer(x).tanh()
@@ -175,7 +175,7 @@ class Doubled(torch.autograd.Function):
         return gradients[0].mul(2)
 
 
-def test_the_backward_of_a_users_function_belongs_where_the_function_was_applied() -> None:
+def test_the_backward_of_a_custom_function_belongs_where_it_was_applied() -> None:
     inner = Written(lambda self, x: Doubled.apply(x))  # type: ignore[no-untyped-call]
     model = nn.Sequential(nn.Linear(4, 4), inner)
 
@@ -188,7 +188,7 @@ def test_the_backward_of_a_users_function_belongs_where_the_function_was_applied
     assert doubling.source.function == "backward"
 
 
-def test_a_write_into_a_part_belongs_where_it_was_written() -> None:
+def test_the_backward_of_a_slice_assignment_belongs_to_its_line() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         y[:, 0] = 1
@@ -204,7 +204,7 @@ def test_a_write_into_a_part_belongs_where_it_was_written() -> None:
     assert "1" in places
 
 
-def test_a_gradient_of_a_gradient_belongs_where_its_node_was_made() -> None:
+def test_a_double_backward_belongs_to_where_its_node_was_created() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         energy = self.layer(x).pow(2).sum()
         (force,) = torch.autograd.grad(energy, x, create_graph=True)
@@ -219,7 +219,7 @@ def test_a_gradient_of_a_gradient_belongs_where_its_node_was_made() -> None:
     assert places == {"0.layer"}
 
 
-def test_a_backward_that_began_before_the_block_belongs_to_no_call() -> None:
+def test_the_backward_of_a_forward_before_the_block_belongs_to_no_call() -> None:
     model = nn.Linear(4, 4)
     loss = model(torch.randn(2, 4)).sum()
 
@@ -231,7 +231,7 @@ def test_a_backward_that_began_before_the_block_belongs_to_no_call() -> None:
     assert "mm" in kernels(captured, "backward")
 
 
-def test_the_kernels_of_an_optimizer_are_told_apart() -> None:
+def test_optimizer_kernels_are_marked() -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
 
@@ -259,7 +259,7 @@ def test_a_training_step_replays_bit_for_bit(model: nn.Module) -> None:
     assert not validation.skipped
 
 
-def test_only_what_is_wanted_is_kept_and_the_parents_are_known_all_the_same() -> None:
+def test_only_selected_kernels_are_saved_and_all_parents_are_known() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     x = torch.randn(2, 4)
 
@@ -299,7 +299,7 @@ def test_the_kernel_that_failed_is_named() -> None:
     assert [op.function for op in trace.ops] == ["input", "t", "addmm", "t"]
 
 
-def test_a_pass_can_be_cut_and_changed_between_two_kernels() -> None:
+def test_a_pass_can_be_stopped_and_edited_between_two_kernels() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     x = torch.randn(2, 4)
 
@@ -312,7 +312,7 @@ def test_a_pass_can_be_cut_and_changed_between_two_kernels() -> None:
     assert torch.equal(changed, model[2](torch.zeros(2, 4)))
 
 
-def test_gradients_are_the_business_of_the_other_level() -> None:
+def test_gradients_are_refused_at_aten_level() -> None:
     with (
         pytest.raises(TorchglassError, match="backward"),
         tracing(nn.Linear(2, 2), level="aten", gradients=True),
@@ -344,7 +344,7 @@ assert torch.equal(traced, branch.weight.grad)
 
 @needs_torch(2, 7, "torch.cond has gradients below a dispatch mode")
 @pytest.mark.slow
-def test_dynamo_is_not_brought_in_and_may_come_in_the_midst_of_a_pass() -> None:
+def test_tracing_does_not_import_dynamo_and_allows_importing_it_mid_pass() -> None:
     program = [sys.executable, "-W", "error", "-c", FIRST_COMPILED_IN_THE_BLOCK]
 
     ran = subprocess.run(program, capture_output=True, text=True, check=False)

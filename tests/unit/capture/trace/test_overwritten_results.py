@@ -67,7 +67,7 @@ def values(captured: CapturedPass) -> list[torch.Tensor]:
     return [captured.tensors[op.id, 0] for op in captured.trace.ops if op.kind == "op"]
 
 
-def test_every_result_is_the_one_of_a_block_that_writes_nothing_over(block: Block) -> None:
+def test_results_of_in_place_ops_match_an_out_of_place_block(block: Block) -> None:
     trace = tg.trace(block, X)
 
     made = [torch.as_tensor(op.tensor) for op in trace]
@@ -76,7 +76,7 @@ def test_every_result_is_the_one_of_a_block_that_writes_nothing_over(block: Bloc
         assert torch.equal(one, other)
 
 
-def test_an_overwritten_result_is_the_same_tensor_each_time(block: Block) -> None:
+def test_an_overwritten_result_is_the_same_tensor_on_every_access(block: Block) -> None:
     op = tg.trace(block, X)["norm1"]
 
     assert op.tensor is op.tensor
@@ -84,7 +84,7 @@ def test_an_overwritten_result_is_the_same_tensor_each_time(block: Block) -> Non
     assert not op.tensor.requires_grad
 
 
-def test_what_the_model_holds_may_change_after_the_pass(block: Block) -> None:
+def test_parameters_may_change_after_the_pass(block: Block) -> None:
     expected = out_of_place(block, X)
     trace = tg.trace(block, X)
 
@@ -97,7 +97,7 @@ def test_what_the_model_holds_may_change_after_the_pass(block: Block) -> None:
         assert torch.equal(torch.as_tensor(op.tensor), other)
 
 
-def test_a_tensor_and_what_was_computed_from_it_may_both_be_overwritten(block: Block) -> None:
+def test_a_tensor_and_its_result_may_both_be_overwritten(block: Block) -> None:
     def run(x: torch.Tensor) -> None:
         convolved = block.conv1(x)
         normal = block.norm1(convolved)
@@ -114,7 +114,7 @@ def test_a_tensor_and_what_was_computed_from_it_may_both_be_overwritten(block: B
         assert torch.equal(value, other)
 
 
-def test_every_sum_of_a_row_is_saved() -> None:
+def test_every_partial_result_of_a_chain_of_adds_is_saved() -> None:
     def run(x: torch.Tensor) -> None:
         total = x * 1
         for _ in range(6):
@@ -145,21 +145,21 @@ def test_an_edited_pass_is_copied(block: Block) -> None:
     assert torch.equal(torch.as_tensor(trace["norm1"].tensor), torch.full_like(X, -1))
 
 
-def test_only_what_was_asked_for_is_saved(block: Block) -> None:
+def test_only_requested_overwritten_results_are_saved(block: Block) -> None:
     trace = tg.trace(block, X, save=["norm1"])
 
     assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[3])
     assert trace["conv1"].tensor is None
 
 
-def test_a_copy_of_the_trace_has_it_too(block: Block) -> None:
+def test_a_copied_trace_has_the_overwritten_results(block: Block) -> None:
     trace = copy.deepcopy(tg.trace(block, X))
 
     assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[3])
 
 
 @pytest.mark.parametrize("look", [lambda x: x, lambda x: x.view(x.shape)], ids=["itself", "view"])
-def test_what_came_from_outside_may_be_written_over_after_the_pass(
+def test_external_tensors_may_be_overwritten_after_the_pass(
     look: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     class Adds(nn.Module):
@@ -173,7 +173,7 @@ def test_what_came_from_outside_may_be_written_over_after_the_pass(
     assert torch.equal(torch.as_tensor(trace["add_1"].tensor), X * 2 + X)
 
 
-def test_a_write_after_the_pass_into_an_argument_leaves_the_overwritten_result_alone() -> None:
+def test_writing_to_an_argument_after_the_pass_keeps_overwritten_results() -> None:
     class Gives(Block):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             convolved: torch.Tensor = self.conv1(x)

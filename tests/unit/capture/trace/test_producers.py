@@ -12,7 +12,7 @@ both_ways = pytest.mark.parametrize("hold", [True, False], ids=["held", "watched
 
 
 @both_ways
-def test_each_output_of_an_op_has_its_number(hold: bool) -> None:
+def test_each_output_of_an_op_has_its_index(hold: bool) -> None:
     first, second = torch.ones(4).chunk(2)
     origins = Producers(hold=hold)
 
@@ -23,7 +23,7 @@ def test_each_output_of_an_op_has_its_number(hold: bool) -> None:
 
 
 @both_ways
-def test_the_op_that_wrote_a_tensor_last_is_its_origin(hold: bool) -> None:
+def test_the_last_op_that_wrote_a_tensor_is_its_producer(hold: bool) -> None:
     first, second = torch.ones(4).chunk(2)
     origins = Producers(hold=hold)
     origins.made(OpId(3), (first, second))
@@ -34,7 +34,7 @@ def test_the_op_that_wrote_a_tensor_last_is_its_origin(hold: bool) -> None:
 
 
 @both_ways
-def test_a_view_made_out_of_sight_is_known_by_its_memory(hold: bool) -> None:
+def test_an_untracked_view_is_found_by_its_memory(hold: bool) -> None:
     tensor = torch.ones(4)
     origins = Producers(hold=hold)
     origins.made(OpId(3), (tensor,))
@@ -43,7 +43,7 @@ def test_a_view_made_out_of_sight_is_known_by_its_memory(hold: bool) -> None:
     assert origins.find(torch.ones(4)) is None
 
 
-def test_a_tensor_with_the_id_or_memory_of_a_freed_one_comes_from_nowhere() -> None:
+def test_a_tensor_reusing_a_freed_id_or_memory_has_no_producer() -> None:
     origins = Producers(hold=False)
     for op in range(50):
         origins.made(OpId(op), (torch.ones(4),))

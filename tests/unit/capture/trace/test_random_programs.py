@@ -99,7 +99,7 @@ def last_results(captured: CapturedPass) -> list[torch.Tensor]:
 
 @settings(max_examples=150, deadline=None)
 @given(program=programs)
-def test_every_value_is_saved_as_it_was_when_it_was_made(program: list[Instruction]) -> None:
+def test_every_value_is_saved_as_computed(program: list[Instruction]) -> None:
     x = torch.arange(ROWS * COLUMNS, dtype=torch.float32).reshape(ROWS, COLUMNS) - 9
     model = Program(program)
     wanted: list[torch.Tensor] = []
@@ -130,7 +130,7 @@ def test_every_record_can_be_replayed_bit_for_bit(program: list[Instruction]) ->
 
 @settings(max_examples=150, deadline=None)
 @given(programs)
-def test_an_op_is_reached_from_every_write_into_what_it_reads(program: list[Instruction]) -> None:
+def test_every_write_to_the_input_of_an_op_is_an_ancestor(program: list[Instruction]) -> None:
     """The reference marks each element of memory with the op that wrote it last."""
     captured = capture(Program(program), torch.randn(ROWS, COLUMNS))
     ancestors: dict[int, set[int]] = {}

@@ -19,7 +19,7 @@ class _Choosing(nn.Module):
         return torch.where(torch.ones(3, dtype=torch.bool), x * 2, y * 2)
 
 
-def test_a_saved_value_that_was_changed_is_the_first_disagreement() -> None:
+def test_a_modified_saved_value_is_the_first_mismatch() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.ones(2, 3))
     tanh = trace["tanh"]
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_a_saved_value_that_was_changed_is_the_first_disagreement() -> None:
     assert validation.differing[0].reason == "values differ by up to 0.5"
 
 
-def test_an_argument_that_changes_nothing_is_not_proven_to_be_a_parent() -> None:
+def test_an_argument_without_effect_is_not_a_proven_parent() -> None:
     trace = tg.trace(_Choosing(), torch.ones(3), torch.ones(3))
 
     validation = trace.validate()
@@ -46,7 +46,7 @@ def test_an_argument_that_changes_nothing_is_not_proven_to_be_a_parent() -> None
     )
 
 
-def test_edges_are_taken_for_real_where_nothing_shall_be_changed() -> None:
+def test_without_perturbation_all_edges_are_accepted() -> None:
     trace = tg.trace(_Choosing(), torch.ones(3), torch.ones(3))
 
     assert trace.validate(perturb=False).unproven == ()
@@ -61,14 +61,14 @@ class _Drawing(nn.Module):
         return torch.bernoulli(x.sigmoid(), generator=self.generator) + torch.randn(3)
 
 
-def test_an_op_that_does_not_take_any_number_is_replayed_although_its_edge_is_not_proven() -> None:
+def test_an_op_that_rejects_perturbed_values_is_still_replayed() -> None:
     validation = tg.trace(_Drawing(), torch.ones(3)).validate()
 
     assert validation
     assert validation.skipped == ()
 
 
-def test_a_generator_of_the_user_s_is_not_drawn_from() -> None:
+def test_a_user_generator_is_not_advanced() -> None:
     generator = torch.Generator()
     trace = tg.trace(_Drawing(generator), torch.ones(3))
     state = generator.get_state()
@@ -85,7 +85,7 @@ class _Mapping(nn.Module):
         return mapped * 3
 
 
-def test_what_ran_under_a_transform_is_skipped_and_not_doubted() -> None:
+def test_ops_inside_a_transform_are_skipped_in_validation() -> None:
     trace = tg.trace(_Mapping(), torch.ones(3, 5))
 
     validation = trace.validate()
@@ -102,7 +102,7 @@ class _Counting(nn.Module):
         return x + count + before
 
 
-def test_a_number_that_the_pass_counts_up_is_replayed_from_where_it_began() -> None:
+def test_a_counter_updated_in_the_pass_is_replayed_from_its_initial_value() -> None:
     with tg.tracing(_Counting(), level="aten") as trace:
         _Counting()(torch.ones(3))
 
@@ -165,7 +165,7 @@ def operands_cleared(self: Any, x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     "forward", [dense_block, sizes_changed, index_changed, keywords_changed, operands_cleared]
 )
-def test_a_list_that_the_model_changes_later_is_replayed_as_the_op_was_given_it(
+def test_a_list_modified_later_is_replayed_with_its_original_contents(
     forward: Callable[[Any, torch.Tensor], Any],
 ) -> None:
     validation = tg.trace(_Running(forward), torch.randn(4, 4)).validate()
@@ -174,7 +174,7 @@ def test_a_list_that_the_model_changes_later_is_replayed_as_the_op_was_given_it(
     assert validation.skipped == ()
 
 
-def test_a_module_call_has_the_inputs_that_were_in_its_list_then() -> None:
+def test_a_module_call_keeps_the_inputs_of_a_list_modified_later() -> None:
     class Join(nn.Module):
         def forward(self, features: list[torch.Tensor]) -> list[torch.Tensor]:
             return [torch.cat(features, 1)]
@@ -229,7 +229,7 @@ def expanded_and_written(self: Any, x: torch.Tensor) -> Any:
     "forward",
     [expanded_input, expanded_buffer, expanded_scalar, windows, expanded_and_written],
 )
-def test_a_huge_view_of_a_small_tensor_takes_no_memory_of_its_own(
+def test_a_huge_view_of_a_small_tensor_takes_no_extra_memory(
     forward: Callable[[Any, torch.Tensor], Any], level: Any
 ) -> None:
     trace = tg.trace(_Running(forward), torch.randn(4, 4), level=level)
@@ -300,7 +300,7 @@ def seeded(self: Any, x: torch.Tensor) -> Any:
         *(resized_by_out, on_fake_tensors, on_meta, seeded),
     ],
 )
-def test_what_cannot_be_compared_is_skipped_and_does_not_differ(
+def test_incomparable_outputs_are_skipped_and_not_reported_as_different(
     forward: Callable[[Any, torch.Tensor], Any], level: Any
 ) -> None:
     model = _Running(forward)
@@ -314,7 +314,7 @@ def test_what_cannot_be_compared_is_skipped_and_does_not_differ(
     trace.output.sum().backward()
 
 
-def test_random_numbers_of_a_seed_that_the_model_sets_are_named_as_such() -> None:
+def test_ops_after_a_seed_set_by_the_model_are_skipped_in_validation() -> None:
     validation = tg.trace(_Running(seeded), torch.randn(4, 4)).validate()
 
     assert validation.skipped
@@ -331,7 +331,7 @@ def test_random_numbers_of_a_seed_that_the_model_sets_are_named_as_such() -> Non
         (lambda: nn.Sequential(nn.LazyConvTranspose1d(4, 3), nn.LazyInstanceNorm1d()), (2, 3, 8)),
     ],
 )
-def test_a_lazy_model_is_validated_and_trains_on(
+def test_a_lazy_model_can_be_validated_and_trained_afterwards(
     make: Callable[[], nn.Module], size: tuple[int, ...], level: Any
 ) -> None:
     model = make()
@@ -354,7 +354,7 @@ def calls_of_python(run: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("what", [str, tg.Trace.validate])
-def test_the_work_for_an_op_with_many_outputs_grows_with_their_number(
+def test_the_work_for_an_op_is_linear_in_its_outputs(
     what: Callable[[tg.Trace], object],
 ) -> None:
     def work(count: int) -> int:

@@ -34,7 +34,7 @@ def test_equal_settings_are_kept_once() -> None:
     ("one", "other"),
     [(0.0, -0.0), (1, True), (1, 1.0), (None, "None"), (0, False)],
 )
-def test_settings_that_are_merely_equal_are_told_apart(one: Any, other: Any) -> None:
+def test_equal_settings_with_different_reprs_are_stored_separately(one: Any, other: Any) -> None:
     reruns = RerunBuilder()
     reruns.of(event({"value": one}))
 
@@ -43,7 +43,7 @@ def test_settings_that_are_merely_equal_are_told_apart(one: Any, other: Any) -> 
     assert repr(kept) == repr(other)
 
 
-def test_settings_that_hold_a_tensor_are_each_kept() -> None:
+def test_settings_with_a_tensor_are_stored_separately() -> None:
     reruns = RerunBuilder()
     given = [{"weight": torch.ones(2)}, {"weight": torch.ones(2)}]
 
@@ -52,7 +52,7 @@ def test_settings_that_hold_a_tensor_are_each_kept() -> None:
     assert all(one is other for one, other in zip(kept, given, strict=True))
 
 
-def test_an_op_runs_again_under_the_autocast_that_it_ran_under() -> None:
+def test_an_op_is_replayed_with_its_autocast_state() -> None:
     x = torch.ones(2, 2)
     given = event({}, autocast=(("cpu", torch.bfloat16),))._replace(function=torch.mm)
 
@@ -62,7 +62,7 @@ def test_an_op_runs_again_under_the_autocast_that_it_ran_under() -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_an_op_is_looked_at_once_however_many_outputs_it_has(
+def test_an_op_with_many_outputs_is_processed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Splits(nn.Module):

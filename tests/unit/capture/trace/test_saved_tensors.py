@@ -9,7 +9,7 @@ import torchglass as tg
 from tests.versions import needs_torch
 
 
-def test_a_gradient_that_a_later_backward_adds_to_is_saved_as_it_was() -> None:
+def test_a_gradient_is_saved_before_a_later_backward_adds_to_it() -> None:
     model, x = nn.Linear(2, 1), torch.ones(1, 2)
     model(x).sum().backward()
 
@@ -22,7 +22,7 @@ def test_a_gradient_that_a_later_backward_adds_to_is_saved_as_it_was() -> None:
     assert trace.validate()
 
 
-def test_gradients_pile_up_in_a_traced_block_as_in_a_plain_one() -> None:
+def test_gradients_accumulate_in_a_traced_block_as_without_tracing() -> None:
     model, x = nn.Linear(2, 1), torch.ones(1, 2)
 
     with tg.tracing(model) as trace:
@@ -37,7 +37,7 @@ def test_gradients_pile_up_in_a_traced_block_as_in_a_plain_one() -> None:
 
 
 @needs_torch(2, 10, "torch.autograd.backward hands itself to function modes")
-def test_a_backward_by_torchs_own_function_is_seen_like_that_of_a_loss() -> None:
+def test_torch_autograd_backward_is_recorded_like_loss_backward() -> None:
     model, x = nn.Linear(2, 1), torch.ones(1, 2)
     model(x).sum().backward()
 

@@ -79,7 +79,7 @@ def test_all_writes_into_different_parts_of_a_view_are_its_parents() -> None:
     assert "mul_2_7 < view_1_2, add_1_4, add_2_6" in flow(captured)
 
 
-def test_a_write_into_the_columns_between_those_of_a_view_is_none_of_its_parents() -> None:
+def test_a_write_to_columns_outside_a_strided_view_is_not_its_parent() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         even = y[:, ::2]
@@ -91,7 +91,7 @@ def test_a_write_into_the_columns_between_those_of_a_view_is_none_of_its_parents
     assert "mul_2_5 < getitem_1_2" in flow(captured)
 
 
-def test_a_write_into_a_part_that_a_view_does_not_see_is_none_of_its_parents() -> None:
+def test_a_write_outside_a_view_is_not_its_parent() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         top = y[:1]
@@ -103,7 +103,7 @@ def test_a_write_into_a_part_that_a_view_does_not_see_is_none_of_its_parents() -
     assert "add_2_5 < getitem_1_2" in flow(captured)
 
 
-def test_a_view_has_only_writes_into_what_it_sees_for_parents() -> None:
+def test_the_parents_of_a_view_are_only_overlapping_writes() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         y[0].add_(1)
@@ -116,7 +116,7 @@ def test_a_view_has_only_writes_into_what_it_sees_for_parents() -> None:
     assert "sum_1_7 < mul_1_1, add_1_3, add_2_5" in flow(captured)
 
 
-def test_a_write_over_others_stands_for_them() -> None:
+def test_a_full_overwrite_replaces_earlier_writes_as_parent() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         whole = y.view(-1)
@@ -132,7 +132,7 @@ def test_a_write_over_others_stands_for_them() -> None:
     assert "add_4_10 < view_1_2, mul_2_9" in flow(captured)
 
 
-def test_a_tensor_filled_row_by_row_has_each_row_for_a_parent_once() -> None:
+def test_a_tensor_filled_row_by_row_has_each_write_as_a_parent_once() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         rows = torch.zeros(20, 4)
         for row in range(20):
@@ -177,7 +177,7 @@ def test_tensors_are_listed_by_op_and_output_in_the_order_of_the_pass() -> None:
     assert (4, 0) not in captured.tensors
 
 
-def test_tensors_that_a_name_leaves_out_are_let_go() -> None:
+def test_tensors_not_selected_by_name_are_freed() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -191,7 +191,7 @@ def test_tensors_that_a_name_leaves_out_are_let_go() -> None:
     assert len(trace.saved_tensors) == 1
 
 
-def test_saved_values_are_those_at_the_time_of_the_op() -> None:
+def test_saved_values_are_from_the_time_of_the_op() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         y[0] = 7
@@ -208,7 +208,7 @@ def test_saved_values_are_those_at_the_time_of_the_op() -> None:
     assert saved["add_1_4"].tolist() == [8, 1]
 
 
-def test_an_input_that_the_model_writes_into_is_saved_as_it_came() -> None:
+def test_an_input_modified_by_the_model_is_saved_unmodified() -> None:
     x = torch.tensor([-1.0, 2.0])
 
     saved = values(capture(nn.ReLU(inplace=True), x))
@@ -217,7 +217,7 @@ def test_an_input_that_the_model_writes_into_is_saved_as_it_came() -> None:
     assert x.tolist() == [0, 2]
 
 
-def test_data_that_is_set_anew_leaves_the_saved_values_as_they_were() -> None:
+def test_assigning_data_does_not_change_saved_values() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y, z = x * 2, x + 5
         y.data = z
@@ -238,7 +238,7 @@ def test_data_that_is_set_anew_leaves_the_saved_values_as_they_were() -> None:
     assert validate(captured)
 
 
-def test_a_parameter_whose_data_is_set_is_known_as_it_was_before() -> None:
+def test_a_parameter_keeps_its_value_from_before_its_data_was_assigned() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         self.weight.data = torch.zeros(3)
         product: torch.Tensor = x * self.weight
@@ -252,7 +252,7 @@ def test_a_parameter_whose_data_is_set_is_known_as_it_was_before() -> None:
     assert validate(captured)
 
 
-def test_a_write_over_a_whole_storage_leaves_all_that_was_made_in_it() -> None:
+def test_overwriting_a_whole_storage_keeps_all_saved_results() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         part = y[1:]
@@ -293,7 +293,7 @@ def test_a_loop_rolls_up_into_passes() -> None:
     assert names == ["input_1_0", "zeros_1_1", *first, *second, "output_1_7"]
 
 
-def test_residuals_over_a_list_of_layers_are_no_loop() -> None:
+def test_residuals_over_a_list_of_layers_are_not_a_loop() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             x = x + layer(x)
@@ -304,7 +304,7 @@ def test_residuals_over_a_list_of_layers_are_no_loop() -> None:
     assert all(label.passes == 1 for label in OpLabels(capture(model, torch.randn(4)).trace.ops))
 
 
-def test_one_module_at_two_places_of_the_code_is_two_layers_unless_it_has_parameters() -> None:
+def test_a_module_called_at_two_lines_is_two_layers_unless_it_has_parameters() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         x = self.act(self.fc(x))
         x = x + 1
@@ -331,7 +331,7 @@ def test_an_op_with_several_outputs_is_one_op() -> None:
     ]
 
 
-def test_attention_is_opened_into_the_ops_inside() -> None:
+def test_attention_is_traced_into_its_inner_ops() -> None:
     attention = nn.MultiheadAttention(8, 2)
     query = torch.randn(3, 1, 8)
 
@@ -377,7 +377,7 @@ def test_a_scripted_module_is_one_op() -> None:
         lambda x: torch.func.jacrev(torch.sin)(x),
     ],
 )
-def test_the_inside_of_a_transform_is_seen_and_connected(
+def test_ops_inside_a_transform_are_traced_and_connected(
     transform: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     captured = capture(Written(lambda self, x: transform(x)), torch.randn(3, 4))
@@ -399,7 +399,7 @@ def test_the_inside_of_a_transform_is_seen_and_connected(
         lambda model: torch.vmap(torch.vmap(model, in_dims=1)),
     ],
 )
-def test_the_outputs_of_a_model_inside_vmap_are_those_that_its_caller_gets(
+def test_outputs_of_a_model_inside_vmap_are_the_batched_ones(
     transform: Callable[[nn.Module], Callable[..., Any]], level: Any
 ) -> None:
     model = Written(lambda self, x: (x.sin(), x.cos() * 2, x.sum()))
@@ -413,7 +413,7 @@ def test_the_outputs_of_a_model_inside_vmap_are_those_that_its_caller_gets(
         assert torch.equal(seen.tensor, output)
 
 
-def test_an_op_that_declares_what_it_writes_is_believed() -> None:
+def test_declared_mutations_of_an_op_are_trusted() -> None:
     with torch.library._scoped_library("torchglass_test", "DEF") as library:
         library.define("increment(Tensor(a!) x) -> ()")
 
@@ -464,7 +464,7 @@ def test_an_op_remembers_the_line_that_called_it() -> None:
     ]
 
 
-def test_a_call_knows_which_op_made_what_it_returned() -> None:
+def test_a_call_has_the_op_that_produced_its_output() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.ReLU(inplace=True))
 
     captured = capture(model, torch.randn(4))
@@ -476,7 +476,7 @@ def test_a_call_knows_which_op_made_what_it_returned() -> None:
     assert returned == {"": ["relu"], "0": ["linear"], "1": ["linear"], "2": ["relu"]}
 
 
-def test_outputs_gradients_and_random_numbers_are_those_of_a_plain_run() -> None:
+def test_outputs_gradients_and_random_state_match_an_untraced_run() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU(inplace=True), nn.Linear(8, 2))
     x = torch.randn(3, 4)
 
@@ -497,7 +497,7 @@ def test_outputs_gradients_and_random_numbers_are_those_of_a_plain_run() -> None
     assert all(torch.equal(one, other) for one, other in zip(plain, observed, strict=True))
 
 
-def test_a_forward_that_raises_still_leaves_the_ops_before_it() -> None:
+def test_a_failed_forward_keeps_the_ops_before_the_error() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(4, 2))
 
     x = torch.randn(3, 4)
@@ -512,7 +512,7 @@ def test_a_forward_that_raises_still_leaves_the_ops_before_it() -> None:
     ]
 
 
-def test_a_user_s_function_mode_sees_the_same_as_without_a_trace() -> None:
+def test_a_user_function_mode_sees_the_same_as_without_a_trace() -> None:
     seen: list[str] = []
 
     class Mode(TorchFunctionMode):
@@ -538,14 +538,14 @@ class Speechless(Exception):
         raise ValueError
 
 
-def test_an_exception_that_cannot_say_what_it_is_comes_out_all_the_same() -> None:
+def test_an_exception_whose_str_raises_propagates() -> None:
     with pytest.raises(Speechless), tracing(nn.ReLU()) as recorder:
         raise Speechless
 
     assert recorder.error == "Speechless"
 
 
-def test_two_traces_at_once_both_see_everything() -> None:
+def test_two_simultaneous_traces_both_record_everything() -> None:
     inner, outer = nn.Linear(4, 4), nn.Sequential(nn.ReLU())
     x = torch.randn(4)
 
@@ -556,7 +556,7 @@ def test_two_traces_at_once_both_see_everything() -> None:
     assert [op.type for op in assemble(of_outer).trace.ops if op.kind == "op"] == ["linear", "relu"]
 
 
-def test_an_error_that_the_model_caught_is_not_what_ended_the_pass() -> None:
+def test_an_error_caught_by_the_model_did_not_end_the_pass() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         with contextlib.suppress(RuntimeError):
             x @ x
@@ -572,13 +572,13 @@ def test_an_error_that_the_model_caught_is_not_what_ended_the_pass() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-def test_a_lazy_batch_norm_makes_its_buffers_under_the_trace() -> None:
+def test_a_lazy_batch_norm_initializes_its_buffers_during_a_trace() -> None:
     captured = capture(nn.Sequential(nn.LazyBatchNorm2d()), torch.randn(1, 2, 3, 3))
 
     assert "batchnorm" in [op.type for op in captured.trace.ops]
 
 
-def test_the_source_of_an_op_is_never_ours() -> None:
+def test_the_source_line_of_an_op_is_never_in_torchglass() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.randn(4))
 
     source = trace["linear"].source
@@ -586,7 +586,7 @@ def test_the_source_of_an_op_is_never_ours() -> None:
     assert source.file == __file__
 
 
-def test_a_replay_writes_into_no_buffer_of_the_user() -> None:
+def test_a_replay_does_not_modify_user_buffers() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         self.seen[:2].add_(x.sum())
         return x + self.seen.sum()  # type: ignore[no-any-return]
@@ -602,7 +602,7 @@ def test_a_replay_writes_into_no_buffer_of_the_user() -> None:
     assert torch.equal(torch.as_tensor(model.seen), before)
 
 
-def test_a_users_dispatch_mode_does_not_see_our_copies() -> None:
+def test_a_user_dispatch_mode_does_not_see_our_copies() -> None:
     class Listing(TorchDispatchMode):
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
@@ -625,7 +625,7 @@ def test_a_users_dispatch_mode_does_not_see_our_copies() -> None:
     assert observed.seen == plain.seen
 
 
-def test_a_branch_that_torch_compiles_is_left_alone() -> None:
+def test_torch_cond_is_not_traced_into() -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 

@@ -7,7 +7,7 @@ import threading
 from torchglass.capture.watch.run_end import IdleFlush
 
 
-def test_it_is_done_when_the_time_is_up_and_again_after_the_next_start() -> None:
+def test_an_idle_flush_runs_after_its_timeout_and_after_each_restart() -> None:
     done = threading.Semaphore(0)
     idleness = IdleFlush(done.release, seconds=0.01)
 
@@ -18,7 +18,7 @@ def test_it_is_done_when_the_time_is_up_and_again_after_the_next_start() -> None
     idleness.close()
 
 
-def test_however_often_it_begins_anew_there_is_one_thread_which_ends() -> None:
+def test_restarting_an_idle_flush_uses_one_thread_that_ends() -> None:
     before = set(threading.enumerate())
     idleness = IdleFlush(lambda: None, seconds=600)
 
@@ -33,7 +33,7 @@ def test_however_often_it_begins_anew_there_is_one_thread_which_ends() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_what_was_stopped_is_not_done() -> None:
+def test_a_stopped_idle_flush_does_not_run() -> None:
     done = threading.Event()
     idleness = IdleFlush(done.set, seconds=1.0)
 

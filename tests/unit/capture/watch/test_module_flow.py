@@ -43,7 +43,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_inner_calls_of_a_step_that_is_not_logged_are_not_seen() -> None:
+def test_inner_calls_of_an_unlogged_step_are_not_observed() -> None:
     model = Spy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -56,7 +56,7 @@ def test_inner_calls_of_a_step_that_is_not_logged_are_not_seen() -> None:
     assert seen.steps("fc.output") == [0, 3]
 
 
-def test_a_pass_that_raises_in_a_step_that_is_not_logged_blinds_nobody() -> None:
+def test_recording_continues_after_an_exception_in_an_unlogged_step() -> None:
     model = Spy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -73,7 +73,7 @@ def test_a_pass_that_raises_in_a_step_that_is_not_logged_blinds_nobody() -> None
     assert nn.Module.__call__ is CALL
 
 
-def test_a_watched_part_of_a_model_is_logged_in_steps_in_which_the_model_is_not() -> None:
+def test_a_watched_submodule_is_logged_in_steps_the_model_skips() -> None:
     model = Spy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -84,7 +84,7 @@ def test_a_watched_part_of_a_model_is_logged_in_steps_in_which_the_model_is_not(
     assert part.steps("output") == [0, 1, 2]
 
 
-def test_a_watcher_that_is_closed_in_a_pass_leaves_nothing_behind() -> None:
+def test_a_watcher_closed_during_a_pass_leaves_nothing_behind() -> None:
     model = Spy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

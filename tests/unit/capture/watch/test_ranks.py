@@ -28,7 +28,7 @@ def of_rank(rank: int, values: list[float], loss: float = 0.0) -> RankValues:
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20), min_size=2, max_size=6))
-def test_ranks_add_up_to_all_their_numbers(parts: list[list[float]]) -> None:
+def test_reduced_statistics_cover_all_ranks(parts: list[list[float]]) -> None:
     whole = total((of_rank(rank, part, rank) for rank, part in enumerate(parts)), 30)
 
     numbers = np.concatenate(parts)
@@ -41,7 +41,7 @@ def test_ranks_add_up_to_all_their_numbers(parts: list[list[float]]) -> None:
     assert whole.points()[LOSS] == pytest.approx((len(parts) - 1) / 2)
 
 
-def test_the_slowest_rank_is_known() -> None:
+def test_the_slowest_rank_is_found() -> None:
     whole = total((of_rank(rank, [0.0, 1.0]) for rank in range(3)), 30)
 
     assert whole.about_ranks() == {
@@ -51,7 +51,7 @@ def test_the_slowest_rank_is_known() -> None:
     }
 
 
-def test_the_ranks_with_numbers_that_are_not_finite_are_known() -> None:
+def test_ranks_with_non_finite_values_are_found() -> None:
     spoiled = RankValues.of(3, {LOSS: float("nan")}, seconds=0.0)
 
     whole = of_rank(0, [1.0, 2.0]).plus(spoiled, 30)
@@ -60,7 +60,7 @@ def test_the_ranks_with_numbers_that_are_not_finite_are_known() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 8, 13, 1000])
-def test_every_rank_is_heard_once_and_none_hears_many(size: int) -> None:
+def test_every_rank_sends_once_and_no_rank_receives_from_many(size: int) -> None:
     sent: list[tuple[int, int]] = []
     for rank in range(size):
         partners = list(_partners(rank, size))

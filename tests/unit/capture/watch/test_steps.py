@@ -41,7 +41,7 @@ def update(steps: Steps, optimizer: Optimizer) -> None:
     steps.after_update(optimizer)
 
 
-def test_a_step_goes_on_until_the_optimizer_has_stepped_again() -> None:
+def test_a_step_lasts_until_the_next_optimizer_step() -> None:
     steps, finished = make_steps()
     optimizer = make_optimizer()
 
@@ -76,7 +76,7 @@ def test_two_optimizers_that_take_turns_share_a_step() -> None:
 
 
 @pytest.mark.parametrize(("every", "recorded"), [(1, [0, 1, 2, 3]), (2, [0, 2]), (3, [0, 3])])
-def test_every_so_manyth_step_is_recorded(every: int, recorded: list[int]) -> None:
+def test_every_nth_step_is_recorded(every: int, recorded: list[int]) -> None:
     steps, _ = make_steps(every)
     optimizer = make_optimizer()
 
@@ -89,7 +89,7 @@ def test_every_so_manyth_step_is_recorded(every: int, recorded: list[int]) -> No
     assert seen == recorded
 
 
-def test_a_paused_training_counts_its_steps() -> None:
+def test_steps_are_counted_while_paused() -> None:
     steps, finished = make_steps()
     optimizer = make_optimizer()
     steps.is_paused = True
@@ -102,7 +102,7 @@ def test_a_paused_training_counts_its_steps() -> None:
     assert steps.number == 2
 
 
-def test_a_paused_training_counts_its_backwards_where_nothing_else_is_a_step() -> None:
+def test_while_paused_backwards_count_as_steps_without_an_optimizer() -> None:
     steps, finished = make_steps(unit="backward")
     steps.is_paused = True
 
@@ -115,7 +115,7 @@ def test_a_paused_training_counts_its_backwards_where_nothing_else_is_a_step() -
     assert steps.number == 2
 
 
-def test_what_a_second_optimizer_finds_of_a_step_that_is_not_recorded_is_dropped() -> None:
+def test_data_of_a_second_optimizer_in_an_unrecorded_step_is_dropped() -> None:
     steps, finished = make_steps(every=2)
     optimizers = [make_optimizer(), make_optimizer()]
     steps.learn(optimizers)
@@ -130,7 +130,7 @@ def test_what_a_second_optimizer_finds_of_a_step_that_is_not_recorded_is_dropped
     assert [number for number, _ in finished.steps] == [0]
 
 
-def test_a_step_that_was_written_before_its_end_is_written_again_only_with_more_in_it() -> None:
+def test_a_step_written_early_is_rewritten_only_if_it_has_new_values() -> None:
     steps, finished = make_steps()
 
     steps.write()
@@ -142,7 +142,7 @@ def test_a_step_that_was_written_before_its_end_is_written_again_only_with_more_
     assert finished.steps == [(0, {}), (1, {}), (1, {"loss": 1.0})]
 
 
-def test_a_backward_is_a_step_where_nothing_else_is() -> None:
+def test_a_backward_is_a_step_if_nothing_else_ends_steps() -> None:
     steps, finished = make_steps(unit="backward")
 
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_backward_is_a_step_where_nothing_else_is() -> None:
     assert [number for number, _ in finished.steps] == [0]
 
 
-def test_steps_go_on_where_an_earlier_training_ended() -> None:
+def test_step_numbers_continue_after_a_resumed_run() -> None:
     steps, finished = make_steps(start=7)
 
     steps.log(LOSS, 1.0)
@@ -162,7 +162,7 @@ def test_steps_go_on_where_an_earlier_training_ended() -> None:
     assert finished.steps == [(7, {"loss": 1.0})]
 
 
-def test_a_step_that_is_ended_by_hand_has_the_number_it_is_given() -> None:
+def test_an_explicitly_ended_step_has_the_given_number() -> None:
     steps, finished = make_steps()
 
     steps.end_by_hand(40)
@@ -172,7 +172,7 @@ def test_a_step_that_is_ended_by_hand_has_the_number_it_is_given() -> None:
     assert steps.number == 41
 
 
-def test_a_number_belongs_to_the_step_of_its_pass_although_nothing_else_of_it_is_recorded() -> None:
+def test_a_logged_value_belongs_to_the_step_of_its_pass_even_if_unrecorded() -> None:
     steps, finished = make_steps(every=10)
     optimizer = make_optimizer()
 

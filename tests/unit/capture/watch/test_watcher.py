@@ -110,7 +110,7 @@ def test_a_frozen_weight_is_measured_once(store: MemoryStore) -> None:
     assert steps_of(store, "head.bias") == [0]
 
 
-def test_gradients_are_those_of_the_update_and_weights_those_after_it(store: MemoryStore) -> None:
+def test_gradients_are_from_before_the_update_and_weights_from_after(store: MemoryStore) -> None:
     model = nn.Linear(2, 1, bias=False)
     optimizer = SGD(model.parameters(), lr=0.5)
 
@@ -150,7 +150,7 @@ def test_training_is_bit_for_bit_the_same_when_watched(store: MemoryStore) -> No
     assert [value for (value,) in values_of(store, "loss")] == losses
 
 
-def test_only_every_nth_step_is_measured_but_all_that_is_logged_is_kept(
+def test_every_nth_step_is_measured_but_all_logged_values_are_kept(
     store: MemoryStore,
 ) -> None:
     model = Tied()
@@ -163,7 +163,7 @@ def test_only_every_nth_step_is_measured_but_all_that_is_logged_is_kept(
     assert steps_of(store, "loss") == list(range(8))
 
 
-def test_every_step_is_the_most_that_can_be_looked_at(store: MemoryStore) -> None:
+def test_log_freq_must_be_at_least_one(store: MemoryStore) -> None:
     with pytest.raises(TargetError, match="log_freq must be an integer of at least 1, not 0"):
         Watcher(Tied(), store, Options(log_freq=0))
 
@@ -186,7 +186,7 @@ def test_a_loss_logged_before_the_step_belongs_to_that_step(store: MemoryStore) 
     assert steps_of(store, "weight") == [0, 1, 2]
 
 
-def test_what_is_logged_is_the_value_at_that_time(store: MemoryStore) -> None:
+def test_a_logged_tensor_keeps_its_value_at_that_time(store: MemoryStore) -> None:
     model = nn.Linear(1, 1)
     running = torch.zeros(())
 
@@ -217,7 +217,7 @@ def test_two_optimizers_of_one_model_share_their_steps(store: MemoryStore) -> No
         assert steps_of(store, label) == [0, 1, 2], label
 
 
-def test_the_optimizer_of_another_model_is_none_of_our_business(store: MemoryStore) -> None:
+def test_the_optimizer_of_another_model_is_ignored(store: MemoryStore) -> None:
     other = Tied()
 
     with Watcher(Tied(), store):
@@ -244,7 +244,7 @@ def test_a_closure_gives_its_gradients_to_the_step_they_update(store: MemoryStor
     assert [row[3] for row in values_of(store, "weight.grad")] == [2.0, 3.0]
 
 
-def test_a_loop_without_an_optimizer_says_when_a_step_is_over(store: MemoryStore) -> None:
+def test_a_loop_without_an_optimizer_ends_steps_explicitly(store: MemoryStore) -> None:
     model = nn.Linear(1, 1, bias=False)
 
     with Watcher(model, store) as watcher:
@@ -286,7 +286,7 @@ def test_a_parameter_without_a_gradient_has_only_values(store: MemoryStore) -> N
     assert "unused.weight.grad" not in labels
 
 
-def test_a_watched_model_carries_nothing(store: MemoryStore) -> None:
+def test_a_watched_model_has_no_extra_attributes(store: MemoryStore) -> None:
     model = Tied()
     before = {name: set(vars(module)) for name, module in model.named_modules()}
 
@@ -304,7 +304,7 @@ def test_a_watched_model_carries_nothing(store: MemoryStore) -> None:
     assert b"torchglass" not in saved.getvalue()
 
 
-def test_closing_takes_the_hooks_off_again(store: MemoryStore) -> None:
+def test_closing_removes_the_hooks(store: MemoryStore) -> None:
     hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
     before = [len(table) for table in hooks]
     model = Tied()
@@ -321,7 +321,7 @@ def test_closing_takes_the_hooks_off_again(store: MemoryStore) -> None:
     assert store.last_step() == -1
 
 
-def test_an_error_in_the_block_passes_through_and_takes_the_hooks_off(store: MemoryStore) -> None:
+def test_an_error_in_the_block_propagates_and_the_hooks_are_removed(store: MemoryStore) -> None:
     before = len(optimizers._global_optimizer_pre_hooks)
     model = Tied()
 
@@ -337,7 +337,7 @@ def test_an_error_in_the_block_passes_through_and_takes_the_hooks_off(store: Mem
     assert store.last_step() == 1
 
 
-def test_a_model_that_nobody_else_has_is_let_go(store: MemoryStore) -> None:
+def test_a_watcher_does_not_keep_the_model_alive(store: MemoryStore) -> None:
     model = Tied()
     weight = weakref.ref(model.embed.weight)
     watcher = Watcher(model, store)
@@ -359,7 +359,7 @@ class Broken(MemoryStore):
         raise RuntimeError(f"no room for step {frame.step}")
 
 
-def test_an_error_of_ours_is_a_warning_and_training_goes_on() -> None:
+def test_an_internal_error_is_a_warning_and_training_continues() -> None:
     model = Tied()
     watcher = Watcher(model, Broken(RUN))
     train(model, 1)
@@ -371,7 +371,7 @@ def test_an_error_of_ours_is_a_warning_and_training_goes_on() -> None:
     assert len(losses) == 2
 
 
-def test_logging_more_than_one_number_is_a_warning(store: MemoryStore) -> None:
+def test_logging_more_than_one_value_is_a_warning(store: MemoryStore) -> None:
     with (
         Watcher(Tied(), store) as watcher,
         pytest.warns(
@@ -385,7 +385,7 @@ def test_logging_more_than_one_number_is_a_warning(store: MemoryStore) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
-def test_a_compiled_model_and_step_train_as_ever(store: MemoryStore) -> None:
+def test_a_compiled_model_and_training_step_work_unchanged(store: MemoryStore) -> None:
     model = Tied()
     compiled = torch.compile(model, backend="eager")
     optimizer = SGD(model.parameters(), lr=0.1)

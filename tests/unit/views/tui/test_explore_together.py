@@ -32,7 +32,7 @@ def app_of_a_run() -> ExplorerApp:
     return ExplorerApp(Training(documents=documents()).train(5).finish())
 
 
-def test_tab_walks_through_the_panels_and_back_to_the_tree() -> None:
+def test_tab_cycles_through_the_panels_and_back_to_the_tree() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -47,7 +47,7 @@ def test_tab_walks_through_the_panels_and_back_to_the_tree() -> None:
     drive(app, story)
 
 
-def test_the_edge_is_dragged_with_the_mouse() -> None:
+def test_the_divider_can_be_dragged_with_the_mouse() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -64,7 +64,7 @@ def test_the_edge_is_dragged_with_the_mouse() -> None:
     drive(app, story)
 
 
-def test_a_click_on_a_tab_brings_its_panel_to_the_front() -> None:
+def test_a_click_on_a_tab_shows_its_panel() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -80,7 +80,7 @@ def test_a_click_on_a_tab_brings_its_panel_to_the_front() -> None:
     drive(app, story)
 
 
-def test_a_panel_has_the_whole_screen_and_gives_it_back() -> None:
+def test_a_panel_can_be_maximized_and_restored() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -96,7 +96,7 @@ def test_a_panel_has_the_whole_screen_and_gives_it_back() -> None:
     drive(app, story)
 
 
-def test_a_panel_sends_the_cursor_to_another_module() -> None:
+def test_a_panel_can_select_another_module() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -109,7 +109,7 @@ def test_a_panel_sends_the_cursor_to_another_module() -> None:
     drive(app, story)
 
 
-def test_a_shared_module_and_a_tied_weight_lead_to_their_other_places() -> None:
+def test_a_shared_module_and_a_tied_weight_link_to_their_other_paths() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -152,7 +152,7 @@ def test_the_palette_finds_commands_and_modules() -> None:
     drive(app, story)
 
 
-def test_every_command_of_the_keys_is_in_the_palette() -> None:
+def test_every_key_command_is_in_the_palette() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -178,7 +178,7 @@ def test_every_command_of_the_keys_is_in_the_palette() -> None:
     ("place", "name"),
     list(enumerate(["TinyGPT.txt", "TinyGPT.json", "TinyGPT.csv", "TinyGPT.html", "TinyGPT.svg"])),
 )
-def test_what_is_shown_is_written_to_a_file(
+def test_the_visible_tree_is_exported_to_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -219,7 +219,7 @@ def test_the_source_opens_in_the_users_editor(
     drive(app, story)
 
 
-def test_a_filter_keeps_what_is_above_the_matches() -> None:
+def test_a_filter_keeps_the_ancestors_of_matches() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -239,7 +239,7 @@ def test_a_filter_keeps_what_is_above_the_matches() -> None:
     drive(app, story, size=(120, 16))
 
 
-def test_matches_are_gone_through_in_the_order_of_the_sorted_rows() -> None:
+def test_matches_are_visited_in_the_order_of_the_sorted_rows() -> None:
     app = ExplorerApp(still(tiny()))
     tree = app.explorer.tree_panel
 
@@ -258,7 +258,7 @@ def test_matches_are_gone_through_in_the_order_of_the_sorted_rows() -> None:
     drive(app, story)
 
 
-def test_a_search_goes_on_in_a_model_that_takes_the_place_of_another() -> None:
+def test_a_search_continues_in_a_replaced_model() -> None:
     training = Training()
     app = ExplorerApp(training.store)
 
@@ -274,7 +274,7 @@ def test_a_search_goes_on_in_a_model_that_takes_the_place_of_another() -> None:
     drive(app, story)
 
 
-def test_a_search_leaves_nothing_in_what_is_remembered() -> None:
+def test_a_search_does_not_change_the_saved_folds() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -288,7 +288,7 @@ def test_a_search_leaves_nothing_in_what_is_remembered() -> None:
     drive(app, story, size=(120, 16))
 
 
-def test_a_picture_of_the_screen_loads_nothing(
+def test_a_screenshot_loads_no_external_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -309,7 +309,7 @@ def test_a_picture_of_the_screen_loads_nothing(
     ("editor", "arguments"),
     [("vim", "+{line} {file}"), ("code --wait", "--wait --goto {file}:{line}")],
 )
-def test_each_editor_is_told_the_line_as_it_takes_it(
+def test_each_editor_gets_the_line_in_its_own_syntax(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: str, arguments: str
 ) -> None:
     name, *options = editor.split()
@@ -327,7 +327,7 @@ def test_each_editor_is_told_the_line_as_it_takes_it(
     assert asked == arguments.format(file="net.py", line=12)
 
 
-def test_a_regex_that_is_not_done_yet_says_so() -> None:
+def test_an_incomplete_regex_says_so() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -343,7 +343,7 @@ def test_a_regex_that_is_not_done_yet_says_so() -> None:
     drive(app, story)
 
 
-def test_a_finding_marks_its_module_and_a_new_model_takes_its_place() -> None:
+def test_a_finding_marks_its_module_and_a_new_model_replaces_the_old() -> None:
     training = Training()
     app = ExplorerApp(training.store)
 
@@ -362,7 +362,7 @@ def test_a_finding_marks_its_module_and_a_new_model_takes_its_place() -> None:
     drive(app, story)
 
 
-def test_a_comparison_tells_what_changed() -> None:
+def test_a_comparison_shows_the_changes() -> None:
     before, after = two_models()
     compared = compare(before, after, {"embed.weight": 0.25})
     app = ExplorerApp(ExplorerSource(reader=still(after), comparison=compared))
@@ -378,7 +378,7 @@ def test_a_comparison_tells_what_changed() -> None:
     drive(app, story, size=(160, 40))
 
 
-def test_changes_are_walked_through_and_shown_alone() -> None:
+def test_changes_can_be_navigated_and_filtered() -> None:
     before, after = two_models()
     compared = compare(before, after, {"embed.weight": 0.25})
     app = ExplorerApp(ExplorerSource(reader=still(after), comparison=compared))
@@ -405,7 +405,7 @@ def test_changes_are_walked_through_and_shown_alone() -> None:
     drive(app, story, size=(160, 60))
 
 
-def test_a_theme_is_changed_while_everything_is_shown() -> None:
+def test_the_theme_can_be_changed_at_runtime() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -431,7 +431,7 @@ def test_the_palette_finds_modules_by_any_part_of_their_paths() -> None:
     drive(app, story, size=(100, 60))
 
 
-def test_no_two_commands_of_the_palette_are_called_the_same() -> None:
+def test_palette_commands_have_unique_names() -> None:
     titles = [
         command_title(key)
         for key in all_keys()

@@ -35,7 +35,7 @@ HOSTILE = (
 )
 
 
-def test_the_tree_shows_names_classes_numbers_and_marks() -> None:
+def test_the_tree_shows_names_classes_values_and_marks() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -50,7 +50,7 @@ def test_the_tree_shows_names_classes_numbers_and_marks() -> None:
     drive(app, story)
 
 
-def test_the_loading_screen_draws_nothing_once_the_model_is_there() -> None:
+def test_the_loading_screen_stops_drawing_once_the_model_is_loaded() -> None:
     app = ExplorerApp(lambda: ExplorerSource(reader=still(tiny())))
 
     async def story() -> None:
@@ -65,7 +65,7 @@ def test_the_loading_screen_draws_nothing_once_the_model_is_there() -> None:
     asyncio.run(asyncio.wait_for(story(), timeout=60))
 
 
-def test_a_training_that_goes_on_moves_on_the_screen() -> None:
+def test_the_screen_follows_a_live_run() -> None:
     training = Training().train(1)
     app = ExplorerApp(training.store)
 
@@ -87,7 +87,7 @@ def test_a_training_that_goes_on_moves_on_the_screen() -> None:
     drive(app, story, size=(160, 40))
 
 
-def test_the_first_line_tells_how_a_training_ended() -> None:
+def test_the_first_line_shows_how_a_run_ended() -> None:
     error = Ending(state="stopped", error="RuntimeError", step=4)
     nan = Findings(findings=(Finding(severity="error", kind="nan", message="NaN", step=2),))
     told: list[tuple[Document, str]] = [
@@ -107,7 +107,7 @@ def test_the_first_line_tells_how_a_training_ended() -> None:
         drive(app, story, size=(120, 30))
 
 
-def test_a_model_that_is_not_trained_says_nothing_of_steps() -> None:
+def test_a_model_without_a_run_shows_no_steps() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -128,7 +128,7 @@ class Vanishing(MemoryStore):
         return False
 
 
-def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
+def test_a_deleted_run_shows_a_status_and_keeps_the_tree() -> None:
     store = Vanishing(RunRecord(name="demo", created_ns=0))
     store.put_model(tiny())
     app = ExplorerApp(store)
@@ -145,7 +145,7 @@ def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
     drive(app, story)
 
 
-def test_hostile_names_break_no_line_and_no_column() -> None:
+def test_hostile_names_do_not_break_lines_or_columns() -> None:
     children = {name: {**linear(2, 2), "extra": name} for name in HOSTILE}
     app = ExplorerApp(still(make.model({"children": children}, name="[b]Net\x07")))
 
@@ -219,7 +219,7 @@ def test_small_terminals_show_tree_or_details() -> None:
     drive(app, story, size=(40, 10))
 
 
-def test_the_terminal_may_change_its_size_at_any_time() -> None:
+def test_the_terminal_can_be_resized_at_any_time() -> None:
     app = ExplorerApp(Training().train(3).finish())
 
     async def story(pilot: Pilot[None]) -> None:
@@ -256,7 +256,7 @@ def test_the_mouse_selects_folds_and_scrolls() -> None:
     drive(app, story)
 
 
-def test_a_search_goes_through_closed_folds_and_back() -> None:
+def test_a_search_opens_closed_folds_and_restores_them() -> None:
     app = ExplorerApp(still(tiny()))
     tree = app.explorer.tree_panel
 
@@ -292,7 +292,7 @@ def test_keys_of_the_explorer_can_be_typed_into_a_search() -> None:
     drive(app, story)
 
 
-def test_a_burst_of_keys_is_typed_in_its_order() -> None:
+def test_a_burst_of_keys_is_handled_in_order() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -306,7 +306,7 @@ def test_a_burst_of_keys_is_typed_in_its_order() -> None:
     drive(app, story)
 
 
-def test_a_picture_is_drawn_without_a_terminal() -> None:
+def test_a_screenshot_is_drawn_without_a_terminal() -> None:
     svg = draw_explorer(Training().train(20).finish(), press=["down"], columns=100, lines=20)
 
     assert svg.startswith("<svg")
@@ -314,7 +314,7 @@ def test_a_picture_is_drawn_without_a_terminal() -> None:
     assert "font-face" not in svg
 
 
-def test_enter_unfolds_and_folds_a_container_and_views_a_leaf() -> None:
+def test_enter_toggles_a_container_and_views_a_leaf() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -338,7 +338,7 @@ def test_enter_unfolds_and_folds_a_container_and_views_a_leaf() -> None:
     drive(app, story)
 
 
-def test_a_message_goes_away_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_disappears_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchglass.views.tui.bars._MESSAGE_SECONDS", 0.01)
     app = ExplorerApp(still(tiny()))
 
@@ -350,7 +350,7 @@ def test_a_message_goes_away_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     drive(app, story)
 
 
-def test_while_matches_are_marked_the_class_of_the_selected_module_is_not() -> None:
+def test_the_class_of_the_selected_module_is_not_marked_during_a_search() -> None:
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -365,7 +365,7 @@ def test_while_matches_are_marked_the_class_of_the_selected_module_is_not() -> N
     drive(app, story)
 
 
-def test_the_pane_that_has_the_focus_is_marked() -> None:
+def test_the_focused_pane_is_marked() -> None:
     app = ExplorerApp(still(tiny()), theme="glass-dark")
 
     async def story(pilot: Pilot[None]) -> None:

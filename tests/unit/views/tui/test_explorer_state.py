@@ -40,20 +40,18 @@ def series(number: int, path: str, name: str) -> Series:
         ("norm", ""),
     ],
 )
-def test_a_note_names_what_is_out_of_the_ordinary(
-    state: ExplorerState, path: str, note: str
-) -> None:
+def test_a_note_names_unusual_properties(state: ExplorerState, path: str, note: str) -> None:
     state.contents = count_model(state.model)
 
     assert state.note(module(state, path)) == note
 
 
-def test_before_it_is_measured_nothing_is_claimed(state: ExplorerState) -> None:
+def test_before_counting_there_are_no_counts_or_notes(state: ExplorerState) -> None:
     assert state.counts(state.model.root) is None
     assert state.note(module(state, "broken")) == ""
 
 
-def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(state: ExplorerState) -> None:
+def test_the_trend_uses_only_parameter_gradients(state: ExplorerState) -> None:
     known = [
         series(0, "head", "weight"),
         series(1, "head", "output.grad"),
@@ -72,7 +70,7 @@ def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(state: Explor
     assert state.trend(module(state, "embed")) is None
 
 
-def test_points_that_come_later_are_put_behind_those_known(state: ExplorerState) -> None:
+def test_later_points_are_appended(state: ExplorerState) -> None:
     loss = series(0, "", "loss")
     first = Points(series=loss, steps=np.array([0, 1]), values=np.array([[4.0], [3.0]]))
     later = Points(series=loss, steps=np.array([2]), values=np.array([[2.0]]))
@@ -83,7 +81,7 @@ def test_points_that_come_later_are_put_behind_those_known(state: ExplorerState)
     assert state.values(loss).tolist() == [4.0, 3.0, 2.0]
 
 
-def test_of_statistics_the_spread_is_shown() -> None:
+def test_statistics_series_show_the_standard_deviation() -> None:
     training = Training().train(2)
     state = ExplorerState(training.store.run(), training.model)
     gradient = training.store.series()[1]
@@ -93,7 +91,7 @@ def test_of_statistics_the_spread_is_shown() -> None:
     assert state.values(gradient)[0] == 1.0
 
 
-def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
+def test_a_container_shows_devices_and_dtypes_of_its_descendants() -> None:
     halves = nn.ModuleDict(
         {
             "one": nn.Linear(2, 2),

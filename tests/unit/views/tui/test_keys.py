@@ -252,14 +252,14 @@ def test_every_key_does_what_the_table_says(entry: KeyEntry, key: str) -> None:
     drive(app, story, size=SIZE)
 
 
-def test_no_case_is_left_of_a_key_that_is_gone() -> None:
+def test_every_key_test_case_has_a_key_in_the_table() -> None:
     generated = ("sort({key})", "toggle_panel(")
     table = {(entry.place, entry.action) for entry in MINE}
 
     assert set(CASES) == {one for one in table if not one[1].startswith(generated)}
 
 
-def test_no_key_means_two_things_in_one_place() -> None:
+def test_no_key_has_two_meanings_in_one_panel() -> None:
     for place in {entry.place for entry in all_keys()}:
         keys = [key for entry in all_keys() if entry.place == place for key in entry.keys]
 
@@ -282,7 +282,7 @@ def test_the_help_lists_every_key() -> None:
     drive(app, story, size=(70, 300))
 
 
-def test_the_help_has_columns_where_there_is_room() -> None:
+def test_the_help_has_several_columns_if_they_fit() -> None:
     app = ExplorerApp(Training().finish())
 
     async def story(pilot: Pilot[None]) -> None:
@@ -326,7 +326,7 @@ def test_the_help_has_two_columns_even_in_a_small_terminal() -> None:
     drive(app, story, size=(80, 24))
 
 
-def test_the_help_is_filtered_by_what_is_typed() -> None:
+def test_typing_filters_the_help() -> None:
     app = ExplorerApp(Training().finish())
 
     async def story(pilot: Pilot[None]) -> None:

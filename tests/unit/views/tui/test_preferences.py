@@ -18,7 +18,7 @@ from torchglass.views.tui.preferences import (
 from torchglass.views.tui.tree_columns import ColumnChoice
 
 
-def test_choices_come_back_from_the_file(tmp_path: Path) -> None:
+def test_choices_are_restored_from_the_file(tmp_path: Path) -> None:
     chosen = Preferences(
         labels=ColumnChoice(shown=frozenset({"name", "class", "flops"}), aligned=False).moved(
             "flops", 0
@@ -41,14 +41,14 @@ def test_choices_come_back_from_the_file(tmp_path: Path) -> None:
     "text",
     ["", "{", "[]", "7", '{"share": "wide"}', '{"shown": 7}', '{"order": {}}', '{"folds": 3}'],
 )
-def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_preferences_file_is_ignored(tmp_path: Path, text: str) -> None:
     path = tmp_path / "explorer.json"
     path.write_text(text)
 
     assert PreferenceFile(path).load().share == Preferences().share
 
 
-def test_components_of_another_version_are_passed_over_and_new_ones_are_there() -> None:
+def test_unknown_columns_are_ignored_and_new_columns_are_added() -> None:
     kept = json.loads(to_json(Preferences()))
     kept["order"] = ["gone", "notes", "class"]
     kept["shown"] = ["gone", "class"]
@@ -61,7 +61,7 @@ def test_components_of_another_version_are_passed_over_and_new_ones_are_there() 
     assert "params" in labels.shown
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_preferences_folder_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     PreferenceFile(tmp_path / "file" / "explorer.json").save(Preferences())
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     assert PreferenceFile(tmp_path / "file" / "explorer.json").load() == Preferences()
 
 
-def test_only_so_many_models_are_remembered() -> None:
+def test_the_number_of_remembered_models_is_limited() -> None:
     preferences = Preferences(folds={f"model {number}": ("",) for number in range(200)})
 
     kept = preferences.with_folds(tiny(), ("",)).folds
@@ -78,7 +78,7 @@ def test_only_so_many_models_are_remembered() -> None:
     assert "model 199" in kept
 
 
-def test_what_is_forgetful_keeps_for_as_long_as_it_lives() -> None:
+def test_preferences_without_a_file_live_in_memory() -> None:
     memory = PreferenceStore()
 
     memory.save(Preferences(share=70))

@@ -37,7 +37,7 @@ def heard(news: Queue[RunUpdate], wanted: Callable[[RunUpdate], bool]) -> RunUpd
             return one
 
 
-def test_what_was_there_before_is_told_first() -> None:
+def test_existing_steps_are_delivered_first() -> None:
     training = Training().train(3)
 
     with following(training.store) as (_, news):
@@ -48,7 +48,7 @@ def test_what_was_there_before_is_told_first() -> None:
     assert first.series[0].label == "loss"
 
 
-def test_only_wanted_series_are_read() -> None:
+def test_only_requested_series_are_read() -> None:
     training = Training().train(3)
 
     with following(training.store) as (follower, news):
@@ -59,7 +59,7 @@ def test_only_wanted_series_are_read() -> None:
     assert told.points[0].steps.tolist() == [0, 1, 2]
 
 
-def test_new_steps_are_told_without_those_known() -> None:
+def test_only_new_steps_are_delivered() -> None:
     training = Training().train(3)
 
     with following(training.store) as (follower, news):
@@ -73,7 +73,7 @@ def test_new_steps_are_told_without_those_known() -> None:
     assert [step for one in told for step in one.points[0].steps] == [3, 4]
 
 
-def test_a_series_of_a_finished_run_can_still_be_wanted() -> None:
+def test_a_series_of_a_finished_run_can_still_be_requested() -> None:
     training = Training().train(3)
 
     with following(training.finish()) as (follower, news):
@@ -84,7 +84,7 @@ def test_a_series_of_a_finished_run_can_still_be_wanted() -> None:
     assert told.points[0].series.name == "weight.grad"
 
 
-def test_a_series_that_comes_later_is_told() -> None:
+def test_a_series_added_later_is_delivered() -> None:
     training = Training().train(1)
 
     with following(training.store) as (_, news):
@@ -106,7 +106,7 @@ class Vanishing(MemoryStore):
         return super().last_step()
 
 
-def test_a_run_that_cannot_be_read_is_a_problem_and_no_crash() -> None:
+def test_an_unreadable_run_is_a_problem_and_not_a_crash() -> None:
     training = Training().train(2)
     store = Vanishing(training.store.run())
     store.put_model(training.model)

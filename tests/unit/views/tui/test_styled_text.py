@@ -35,19 +35,19 @@ from torchglass.views.tui.styled_text import (
 
 @pytest.mark.parametrize("text", ["", "abc", "層が広い", "mixed 層 text", "🙂🙂🙂"])
 @pytest.mark.parametrize("width", [0, 1, 2, 5, 20])
-def test_a_fitted_text_takes_exactly_its_cells(text: str, width: int) -> None:
+def test_fitted_text_takes_exactly_the_given_width(text: str, width: int) -> None:
     assert cell_len(fit(text, width)) == width
 
 
-def test_what_is_cut_says_so() -> None:
+def test_truncated_text_is_marked() -> None:
     assert fit("attention", 5) == "atte…"
 
 
-def test_numbers_stand_at_the_right() -> None:
+def test_numbers_are_right_aligned() -> None:
     assert fit("12", 4, right=True) == "  12"
 
 
-def test_a_bar_and_the_rest_of_its_way_fill_the_width() -> None:
+def test_a_bar_and_its_remainder_fill_the_width() -> None:
     assert [len("".join(bar(share, 6))) for share in (0.0, 0.1, 0.5, 0.99, 1.0)] == [6] * 5
 
 
@@ -55,19 +55,19 @@ def test_a_small_share_still_shows() -> None:
     assert bar(0.0001, 6) == ("╸", "─────")
 
 
-def test_a_whole_fills_the_bar() -> None:
+def test_a_full_share_fills_the_bar() -> None:
     assert bar(1.0, 6) == ("━━━━━━", "")
 
 
-def test_few_values_stay_as_they_are() -> None:
+def test_few_values_are_not_averaged() -> None:
     assert squeeze(np.array([1.0, 2.0]), 8) == [1.0, 2.0]
 
 
-def test_many_values_become_means_of_equal_stretches() -> None:
+def test_many_values_become_means_of_equal_intervals() -> None:
     assert squeeze(np.arange(8.0), 4) == [0.5, 2.5, 4.5, 6.5]
 
 
-def test_a_nan_spoils_its_own_stretch_only() -> None:
+def test_a_nan_affects_only_its_own_interval() -> None:
     values = np.arange(8.0)
     values[2] = math.nan
 
@@ -87,14 +87,12 @@ def test_a_nan_spoils_its_own_stretch_only() -> None:
         ("a.b", 5, "a.b"),
     ],
 )
-def test_a_long_path_gives_up_the_letters_of_its_first_names(
-    path: str, width: int, short: str
-) -> None:
+def test_a_long_path_abbreviates_its_first_names(path: str, width: int, short: str) -> None:
     assert fit_path(path, width) == short.ljust(width)
 
 
 @given(st.text(), st.integers(0, 40))
-def test_a_path_has_exactly_the_cells_it_is_given(path: str, width: int) -> None:
+def test_an_abbreviated_path_has_exactly_the_given_width(path: str, width: int) -> None:
     assert cell_len(fit_path(path, width)) == width
 
 
@@ -102,7 +100,7 @@ def wrapped(words: str, width: int, indent: str = "") -> list[str]:
     return ["".join(part for part, _ in line) for line in wrap([(words, "plain")], width, indent)]
 
 
-def test_words_are_kept_whole_where_they_fit() -> None:
+def test_words_that_fit_are_not_broken() -> None:
     assert wrapped("one two three", 8, " ") == ["one two", " three"]
 
 
@@ -122,21 +120,21 @@ def test_a_group_of_words_goes_to_the_next_line_as_a_whole() -> None:
     ]
 
 
-def test_space_at_the_start_of_a_piece_stays() -> None:
+def test_leading_space_of_a_segment_is_kept() -> None:
     (line,) = wrap([("ab", "name"), ("  cd", "plain")], 20, "  ")
 
     assert list(line) == [("ab", "name"), ("  cd", "plain")]
 
 
 @given(st.text(max_size=60), st.integers(1, 20), st.sampled_from(["", "  "]))
-def test_no_line_is_wider_than_asked_for(words: str, width: int, indent: str) -> None:
+def test_no_line_exceeds_the_requested_width(words: str, width: int, indent: str) -> None:
     # A character of two cells cannot be made to fit into one.
     least = max(width, len(indent) + 1, 2)
 
     assert all(cell_len(line) <= least + len(indent) for line in wrapped(words, width, indent))
 
 
-def test_cells_stand_below_each_other() -> None:
+def test_cells_are_aligned_in_columns() -> None:
     lines = table(
         [
             [TableCell("a"), TableCell("1", right=True)],
@@ -147,11 +145,11 @@ def test_cells_stand_below_each_other() -> None:
     assert ["".join(part for part, _ in line) for line in lines] == ["a     1  ", "bbb  22  "]
 
 
-def test_parts_that_say_nothing_leave_no_gap() -> None:
+def test_empty_sections_leave_no_gap() -> None:
     assert text_of(sections([text("a")], [], [text("b")])) == "a\n\nb"
 
 
-def test_rows_are_drawn_when_they_are_looked_at() -> None:
+def test_rows_are_drawn_on_access() -> None:
     drawn: list[int] = []
 
     def draw(at: int) -> TextRow:
@@ -167,11 +165,11 @@ def test_rows_are_drawn_when_they_are_looked_at() -> None:
         rows[1_000_000]
 
 
-def test_bars_stand_on_zero_and_what_is_there_can_be_seen() -> None:
+def test_bars_start_at_zero_and_small_values_are_visible() -> None:
     assert bar_lines([0, 1, 50, 100], 2) == ["   █", " ▁██"]
 
 
-def test_bars_of_nothing_are_empty() -> None:
+def test_bars_of_zero_and_nan_are_empty() -> None:
     assert bar_lines([0.0, float("nan")], 1) == ["  "]
 
 
@@ -185,13 +183,13 @@ def test_bars_of_nothing_are_empty() -> None:
         ({"COLORFGBG": "0;15", "TEXTUAL_THEME": "nord"}, "nord"),
     ],
 )
-def test_the_theme_is_the_users_or_fits_the_terminal(
+def test_the_theme_is_the_users_choice_or_fits_the_terminal(
     environment: dict[str, str], theme: str
 ) -> None:
     assert theme_for(environment) == theme
 
 
-def test_every_theme_has_all_colors_of_the_columns() -> None:
+def test_every_theme_defines_all_column_colors() -> None:
     names = set(column_colors(DARK))
 
     assert all(set(column_colors(theme)) == names for theme in (LIGHT, *BUILTIN_THEMES.values()))

@@ -37,7 +37,7 @@ def table() -> TreeTable:
     return TreeTable(state, ColumnChoice().columns(state), lines)
 
 
-def test_text_has_titles_indentation_and_numbers(table: TreeTable) -> None:
+def test_text_export_has_headers_indentation_and_numbers(table: TreeTable) -> None:
     lines = to_text(table).splitlines()
 
     assert lines[0].split() == ["name", "class", "params", "share", "memory", "notes"]
@@ -46,7 +46,7 @@ def test_text_has_titles_indentation_and_numbers(table: TreeTable) -> None:
     assert "\\n" in lines[-2]
 
 
-def test_csv_has_a_row_for_each_with_plain_numbers(table: TreeTable) -> None:
+def test_csv_export_has_a_row_per_module_with_plain_numbers(table: TreeTable) -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
 
     assert len(rows) == len(table.lines)
@@ -54,7 +54,7 @@ def test_csv_has_a_row_for_each_with_plain_numbers(table: TreeTable) -> None:
     assert float(rows[1]["params"]) == 6400
 
 
-def test_json_has_the_same(table: TreeTable) -> None:
+def test_json_export_has_the_same_values_as_csv(table: TreeTable) -> None:
     data = json.loads(to_json(table))
 
     assert data["model"] == "TinyGPT"
@@ -81,7 +81,7 @@ def test_names_are_text_in_html(table: TreeTable) -> None:
     assert "http" not in page
 
 
-def test_no_file_is_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     first = new_file(tmp_path, "Net/../[x]", ".csv")
     first.write_text("")
 
@@ -89,7 +89,7 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
     assert new_file(tmp_path, "Net/../[x]", ".csv") == first.with_name(f"{first.stem}-2.csv")
 
 
-def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
+def test_exported_shares_and_times_use_the_units_of_the_headers() -> None:
     state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
     state.contents = count_model(state.model)
     state.take_documents({type(one): one for one in documents()})
@@ -110,7 +110,7 @@ def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
     assert not any(" " in heading for heading in root)
 
 
-def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
+def test_a_shared_row_shows_only_values_common_to_all_modules() -> None:
     training = Training(documents=documents()).train(5)
     state = ExplorerState(RunRecord(name="run", created_ns=0), training.model)
     state.contents = count_model(state.model)

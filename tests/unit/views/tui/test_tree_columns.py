@@ -21,17 +21,17 @@ def ids(labels: ColumnChoice, state: ExplorerState) -> list[str]:
     return [column.id for column in labels.columns(state)]
 
 
-def test_at_first_what_is_not_recorded_has_no_column(state: ExplorerState) -> None:
+def test_by_default_only_available_data_has_columns(state: ExplorerState) -> None:
     assert ids(ColumnChoice(), state) == ["class", "params", "params share", "bytes", "notes"]
 
 
-def test_a_recorded_forward_brings_its_column(state: ExplorerState) -> None:
+def test_a_recorded_forward_adds_its_column(state: ExplorerState) -> None:
     state.take_documents({type(one): one for one in documents()})
 
     assert "time" in ids(ColumnChoice(), state)
 
 
-def test_a_group_comes_back_as_it_was_chosen(state: ExplorerState) -> None:
+def test_toggling_a_group_twice_restores_the_choice(state: ExplorerState) -> None:
     chosen = ColumnChoice().toggled("params share")
 
     hidden = chosen.with_group_toggled("parameters", state)
@@ -41,13 +41,13 @@ def test_a_group_comes_back_as_it_was_chosen(state: ExplorerState) -> None:
     assert again.shown == chosen.shown
 
 
-def test_a_key_shows_the_usual_ones_of_its_group(state: ExplorerState) -> None:
+def test_a_key_shows_the_default_columns_of_its_group(state: ExplorerState) -> None:
     shown = ColumnChoice().with_group_toggled("device", state)
 
     assert {"device", "dtype"} <= set(ids(shown, state))
 
 
-def test_a_key_brings_what_is_there_though_something_else_was_hidden(state: ExplorerState) -> None:
+def test_a_group_key_shows_all_available_columns_of_the_group(state: ExplorerState) -> None:
     state.take_documents({type(one): one for one in documents()})
 
     shown = ColumnChoice().with_group_toggled("flow", state)
@@ -55,7 +55,7 @@ def test_a_key_brings_what_is_there_though_something_else_was_hidden(state: Expl
     assert {"input", "output", "calls"} <= set(ids(shown, state))
 
 
-def test_components_are_moved_within_the_ends() -> None:
+def test_columns_cannot_be_moved_past_the_ends() -> None:
     labels = ColumnChoice()
 
     assert labels.moved("args", 0).order[0] == "args"
@@ -68,7 +68,7 @@ def test_the_name_stays_first() -> None:
     assert ColumnChoice().moved("name", 5).all[0] is NAME
 
 
-def test_every_component_of_the_seed_is_there() -> None:
+def test_every_specified_component_has_a_column() -> None:
     names = {column.name for column in (NAME, *COLUMNS)}
 
     assert names >= {
@@ -84,13 +84,13 @@ def test_every_component_of_the_seed_is_there() -> None:
     }
 
 
-def test_ids_are_one_for_each() -> None:
+def test_column_ids_are_unique() -> None:
     assert len(BY_ID) == len(COLUMNS) + 1
     assert set(USUAL) <= BY_ID.keys()
 
 
 @pytest.mark.parametrize("group", ["shapes", "size", "parameters", "device", "flow", "time"])
-def test_a_key_that_is_pressed_twice_changes_nothing(state: ExplorerState, group: Group) -> None:
+def test_pressing_a_group_key_twice_changes_nothing(state: ExplorerState, group: Group) -> None:
     state.take_documents({type(one): one for one in documents()})
     once = ColumnChoice().with_group_toggled(group, state)
 

@@ -32,7 +32,7 @@ def text(pieces: list[Piece]) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_titles_and_cells_of_every_module_take_the_same_cells(
+def test_headers_and_cells_of_every_module_have_the_same_width(
     state: ExplorerState, width: int
 ) -> None:
     layout = lay(state, 30, width)
@@ -42,18 +42,18 @@ def test_titles_and_cells_of_every_module_take_the_same_cells(
     assert lengths == {len(text(layout.header())), layout.columns_width}
 
 
-def test_names_get_what_the_columns_leave_but_no_more_than_they_need(state: ExplorerState) -> None:
+def test_names_get_the_remaining_width_but_no_more_than_needed(state: ExplorerState) -> None:
     assert lay(state, 30, 200).name_width == 30
     assert lay(state, 90, 80).name_width == 36
     assert lay(state, 90, 4).name_width == 12
 
 
-def test_columns_stand_wider_apart_where_there_is_room(state: ExplorerState) -> None:
+def test_column_spacing_grows_with_the_available_width(state: ExplorerState) -> None:
     assert lay(state, 30, 200).gap == 2
     assert lay(state, 30, 80).gap == 1
 
 
-def test_going_sideways_stops_at_each_column(state: ExplorerState) -> None:
+def test_horizontal_scrolling_stops_at_each_column(state: ExplorerState) -> None:
     layout = lay(state, 30, 80)
 
     assert layout.beside(0, 1) == layout.starts[1]
@@ -61,7 +61,7 @@ def test_going_sideways_stops_at_each_column(state: ExplorerState) -> None:
     assert layout.beside(0, -1) == 0
 
 
-def test_a_column_that_is_turned_on_comes_into_view(state: ExplorerState) -> None:
+def test_a_newly_shown_column_scrolls_into_view(state: ExplorerState) -> None:
     layout = lay(state, 20, 60, "class", "params", "params share", "shapes")
     room = 60 - layout.name_width
     shapes = layout.starts[-2]
@@ -70,7 +70,7 @@ def test_a_column_that_is_turned_on_comes_into_view(state: ExplorerState) -> Non
     assert layout.showing("shapes", 0, room) == shapes
 
 
-def test_a_number_is_left_out_before_it_is_cut(state: ExplorerState) -> None:
+def test_a_number_is_omitted_rather_than_truncated(state: ExplorerState) -> None:
     layout = lay(state, 20, 60, "class", "params", "shapes")
     params, shapes = layout.starts[1:3]
 
@@ -79,11 +79,11 @@ def test_a_number_is_left_out_before_it_is_cut(state: ExplorerState) -> None:
     assert layout.uncut(0, shapes + 3) == shapes + 3
 
 
-def test_an_empty_layout_takes_nothing() -> None:
+def test_an_empty_layout_has_no_width() -> None:
     assert ColumnLayout().columns_width == 0
 
 
-def test_without_alignment_what_is_empty_takes_no_room(state: ExplorerState) -> None:
+def test_without_alignment_empty_cells_take_no_space(state: ExplorerState) -> None:
     layout = lay(state, 30, 80, "class", "device", "shapes", aligned=False)
     gelu = state.model.find("blocks.0.mlp.1")
     assert gelu is not None
@@ -91,7 +91,7 @@ def test_without_alignment_what_is_empty_takes_no_room(state: ExplorerState) -> 
     assert text(layout.cells(state, [gelu])) == "  GELU"
 
 
-def test_a_place_tells_its_column(state: ExplorerState) -> None:
+def test_a_position_maps_to_its_column(state: ExplorerState) -> None:
     layout = lay(state, 30, 80, "class", "params")
 
     assert layout.column_at(1) is BY_ID["class"]

@@ -49,28 +49,28 @@ def test_a_closed_root_is_one_row(model: Model) -> None:
     assert shown(model, frozenset()) == [""]
 
 
-def test_rows_stand_in_the_order_of_the_tree(model: Model) -> None:
+def test_rows_are_in_tree_order(model: Model) -> None:
     open_folds = folds(model, "", "x", "x.b")
 
     assert shown(model, open_folds) == ["", "x", "x.a", "x.b", "x.b.leaf", "x.c", "y", "z"]
 
 
-def test_what_is_open_below_a_closed_fold_has_no_row(model: Model) -> None:
+def test_open_modules_below_a_closed_fold_have_no_row(model: Model) -> None:
     assert shown(model, folds(model, "", "x.a")) == ["", "x", "y", "z"]
 
 
-def test_space_turns_one_fold(model: Model, outline: tree_rows.Outline) -> None:
+def test_space_toggles_one_fold(model: Model, outline: tree_rows.Outline) -> None:
     once = tree_rows.toggle(outline, frozenset(), at(model, "x"), "one")
 
     assert once == folds(model, "x")
     assert tree_rows.toggle(outline, once, at(model, "x"), "one") == frozenset()
 
 
-def test_a_leaf_has_no_fold(model: Model, outline: tree_rows.Outline) -> None:
+def test_a_leaf_cannot_be_folded(model: Model, outline: tree_rows.Outline) -> None:
     assert tree_rows.toggle(outline, frozenset(), at(model, "z"), "one") == frozenset()
 
 
-def test_z_opens_a_whole_branch_and_closes_it(model: Model, outline: tree_rows.Outline) -> None:
+def test_z_toggles_a_whole_branch(model: Model, outline: tree_rows.Outline) -> None:
     root = folds(model, "")
 
     opened = tree_rows.toggle(outline, root, at(model, "x"), "branch")
@@ -88,7 +88,7 @@ def test_capital_z_opens_everything_then_closes_all_but_the_root(
     assert tree_rows.toggle(outline, opened, at(model, "z"), "all") == folds(model, "")
 
 
-def test_s_turns_all_siblings_the_way_of_the_one_under_the_cursor(
+def test_s_toggles_all_siblings_like_the_selected_one(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     one_open = folds(model, "", "y")
@@ -99,7 +99,7 @@ def test_s_turns_all_siblings_the_way_of_the_one_under_the_cursor(
     assert tree_rows.toggle(outline, one_open, at(model, "y"), "siblings") == folds(model, "")
 
 
-def test_s_on_a_leaf_follows_the_first_sibling_that_can_be_folded(
+def test_s_on_a_leaf_follows_the_first_foldable_sibling(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     opened = tree_rows.toggle(outline, folds(model, ""), at(model, "z"), "siblings")
@@ -107,13 +107,15 @@ def test_s_on_a_leaf_follows_the_first_sibling_that_can_be_folded(
     assert opened == folds(model, "", "x", "y")
 
 
-def test_capital_s_reaches_below_the_siblings(model: Model, outline: tree_rows.Outline) -> None:
+def test_capital_s_includes_descendants_of_siblings(
+    model: Model, outline: tree_rows.Outline
+) -> None:
     opened = tree_rows.toggle(outline, folds(model, ""), at(model, "x"), "sibling branches")
 
     assert opened == outline.foldable
 
 
-def test_o_reaches_modules_of_the_class_in_closed_branches(
+def test_o_opens_modules_of_the_class_in_closed_branches(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     opened = tree_rows.toggle(outline, folds(model, "", "x"), at(model, "x.a"), "class")
@@ -129,7 +131,7 @@ def test_o_closes_all_of_the_class_and_nothing_else(
     assert closed == folds(model, "", "x", "y")
 
 
-def test_o_on_a_leaf_shows_where_all_of_its_class_are(
+def test_o_on_a_leaf_reveals_all_modules_of_its_class(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     opened = tree_rows.toggle(outline, folds(model, ""), at(model, "z"), "class")
@@ -137,7 +139,7 @@ def test_o_on_a_leaf_shows_where_all_of_its_class_are(
     assert shown(model, opened).count("y.a.leaf") == 1
 
 
-def test_capital_o_opens_what_is_below_the_class_too(
+def test_capital_o_also_opens_descendants_of_the_class(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     opened = tree_rows.toggle(outline, folds(model, ""), at(model, "x"), "class branches")
@@ -145,7 +147,7 @@ def test_capital_o_opens_what_is_below_the_class_too(
     assert opened == outline.foldable
 
 
-def test_at_first_whole_levels_are_open_as_far_as_they_fit(
+def test_initially_as_many_whole_levels_are_open_as_fit(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     assert outline.first_folds(room=3) == folds(model, "")
@@ -176,7 +178,7 @@ def test_a_model_of_depth_5000_folds_without_recursion() -> None:
     assert outline.depths[-1] == 4_999
 
 
-def test_siblings_can_stand_in_another_order(model: Model, outline: tree_rows.Outline) -> None:
+def test_siblings_can_be_reordered(model: Model, outline: tree_rows.Outline) -> None:
     backwards = [-float(module.id) for module in model.modules]
 
     order = outline.ordered(backwards)
@@ -185,13 +187,13 @@ def test_siblings_can_stand_in_another_order(model: Model, outline: tree_rows.Ou
     assert shown == ["", "z", "y", "x", "x.c", "x.b", "x.a"]
 
 
-def test_what_is_above_some_modules_is_known(model: Model, outline: tree_rows.Outline) -> None:
+def test_the_ancestors_of_modules_are_found(model: Model, outline: tree_rows.Outline) -> None:
     above = outline.above(np.array([at(model, "y.a.leaf"), at(model, "z")]))
 
     assert [module.path for module in model.modules if above[module.id]] == ["", "y", "y.a"]
 
 
-def test_a_filter_leaves_what_it_keeps(model: Model, outline: tree_rows.Outline) -> None:
+def test_a_filter_shows_only_kept_rows(model: Model, outline: tree_rows.Outline) -> None:
     keep = np.zeros(len(model.modules), np.bool_)
     keep[[at(model, ""), at(model, "y"), at(model, "z")]] = True
 
@@ -200,7 +202,7 @@ def test_a_filter_leaves_what_it_keeps(model: Model, outline: tree_rows.Outline)
     assert [model[row].path for row in shown] == ["", "y", "z"]
 
 
-def test_branches_are_whole(model: Model, outline: tree_rows.Outline) -> None:
+def test_branches_include_all_descendants(model: Model, outline: tree_rows.Outline) -> None:
     inside = outline.branches([at(model, "x.a"), at(model, "z")])
 
     assert [module.path for module in model.modules if inside[module.id]] == [
@@ -209,7 +211,7 @@ def test_branches_are_whole(model: Model, outline: tree_rows.Outline) -> None:
     ]
 
 
-def test_so_many_levels_can_be_opened_whatever_they_take(
+def test_a_requested_number_of_levels_is_opened_regardless_of_space(
     model: Model, outline: tree_rows.Outline
 ) -> None:
     assert outline.first_folds(room=3, most=2) == folds(model, "", "x", "y")
@@ -233,7 +235,7 @@ def paths(arrangement: TreeRows) -> list[str]:
     return [arrangement.module(place).path for place in range(len(arrangement))]
 
 
-def test_siblings_are_sorted_by_a_number_the_largest_first(arrangement: TreeRows) -> None:
+def test_siblings_are_sorted_by_value_largest_first(arrangement: TreeRows) -> None:
     arrangement.fold(frozenset({at_tree_rows(arrangement, "")}))
 
     arrangement.sort(SortOrder("params").ranks(arrangement.state))
@@ -252,7 +254,7 @@ def test_children_stay_below_their_parents_when_sorted(arrangement: TreeRows) ->
     assert all(shown.index(path.rpartition(".")[0]) < shown.index(path) for path in shown[1:])
 
 
-def test_asking_again_for_a_column_turns_the_order_and_then_ends_it() -> None:
+def test_selecting_a_sort_column_again_reverses_then_clears_it() -> None:
     once = SortOrder().then("params")
 
     assert once == SortOrder("params")
@@ -261,7 +263,7 @@ def test_asking_again_for_a_column_turns_the_order_and_then_ends_it() -> None:
     assert once.then("class") == SortOrder("class")
 
 
-def test_numbers_in_names_are_sorted_as_numbers(arrangement: TreeRows) -> None:
+def test_numbers_in_names_are_sorted_numerically(arrangement: TreeRows) -> None:
     arrangement.fold(arrangement.state.outline.foldable)
 
     arrangement.sort(SortOrder("name").ranks(arrangement.state))
@@ -269,7 +271,7 @@ def test_numbers_in_names_are_sorted_as_numbers(arrangement: TreeRows) -> None:
     assert paths(arrangement)[1] == "blocks"
 
 
-def test_blocks_that_are_alike_share_a_row(arrangement: TreeRows) -> None:
+def test_identical_blocks_share_a_row(arrangement: TreeRows) -> None:
     arrangement.fold(arrangement.state.outline.foldable)
     rows = len(arrangement)
 
@@ -290,7 +292,7 @@ def test_going_into_a_folded_repeat_unfolds_it(arrangement: TreeRows) -> None:
     assert not arrangement.repeats_folded
 
 
-def test_a_filter_keeps_what_is_above_and_opens_it(arrangement: TreeRows) -> None:
+def test_a_filter_keeps_and_opens_ancestors(arrangement: TreeRows) -> None:
     arrangement.arrange(frozenset(), np.array([at_tree_rows(arrangement, "blocks.1.mlp.1")]))
 
     assert paths(arrangement) == ["", "blocks", "blocks.1", "blocks.1.mlp", "blocks.1.mlp.1"]
@@ -299,7 +301,7 @@ def test_a_filter_keeps_what_is_above_and_opens_it(arrangement: TreeRows) -> Non
     assert arrangement.filter is None
 
 
-def test_a_module_without_a_row_is_found_at_the_one_above_it(arrangement: TreeRows) -> None:
+def test_a_hidden_module_is_found_at_its_visible_ancestor(arrangement: TreeRows) -> None:
     arrangement.fold(frozenset({at_tree_rows(arrangement, "")}))
 
     place = arrangement.place_of(at_tree_rows(arrangement, "blocks.1.mlp"))

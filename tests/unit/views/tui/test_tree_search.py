@@ -29,27 +29,27 @@ def found(model: Model, text: str) -> list[str]:
     return [model[match].path for match in ModuleFinder(model).find(text).tolist()]
 
 
-def test_a_name_is_found_wherever_it_is(model: Model) -> None:
+def test_a_name_is_found_anywhere_in_the_tree(model: Model) -> None:
     assert found(model, "qkv") == ["blocks.0.attention.qkv", "blocks.1.attention.qkv"]
 
 
-def test_a_class_is_found_whatever_its_case(model: Model) -> None:
+def test_classes_are_matched_case_insensitively(model: Model) -> None:
     assert found(model, "gelu") == ["blocks.0.mlp.1", "blocks.1.mlp.1"]
 
 
-def test_a_match_in_the_parents_name_alone_is_no_match(model: Model) -> None:
+def test_a_match_in_the_parents_name_alone_does_not_count(model: Model) -> None:
     assert found(model, "attention") == ["blocks.0.attention", "blocks.1.attention"]
 
 
-def test_a_text_with_a_dot_is_looked_for_in_whole_paths(model: Model) -> None:
+def test_a_query_with_a_dot_searches_whole_paths(model: Model) -> None:
     assert found(model, "0.attention.q") == ["blocks.0.attention.qkv"]
 
 
-def test_a_path_is_found_once_and_not_with_all_that_is_inside_it(model: Model) -> None:
+def test_a_path_query_does_not_match_the_descendants(model: Model) -> None:
     assert found(model, "blocks.0") == ["blocks.0"]
 
 
-def test_a_dot_at_the_end_finds_what_is_directly_inside(model: Model) -> None:
+def test_a_trailing_dot_finds_direct_children(model: Model) -> None:
     assert found(model, "blocks.") == ["blocks.0", "blocks.1"]
     assert found(model, "s.0.") == ["blocks.0.attention", "blocks.0.mlp"]
     assert found(model, ".norm") == []
@@ -62,13 +62,13 @@ def test_shapes_settings_and_names_of_tensors_are_found(model: Model) -> None:
     assert "head" not in found(model, "bias ")
 
 
-def test_a_regex_looks_at_paths_and_classes(model: Model) -> None:
+def test_a_regex_searches_paths_and_classes(model: Model) -> None:
     assert found(model, r"re:^blocks\.\d$") == ["blocks.0", "blocks.1"]
     assert found(model, "re:^Layer.*m$") == ["norm", "last_norm"]
     assert found(model, "re:") == []
 
 
-def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
+def test_a_regex_is_matched_against_each_name_separately(model: Model) -> None:
     alone = ModuleFinder(model)
 
     everything = [module.path for module in model.modules]
@@ -78,12 +78,12 @@ def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
     assert alone.find(r"re:(?s)^embed.+norm").tolist() == []
 
 
-def test_a_regex_that_is_none_says_why(model: Model) -> None:
+def test_an_invalid_regex_says_why(model: Model) -> None:
     with pytest.raises(SearchError, match="not a valid regex: unterminated"):
         ModuleFinder(model).find("re:[a-")
 
 
-def test_a_regex_that_would_take_years_is_given_up() -> None:
+def test_a_regex_with_catastrophic_backtracking_is_aborted() -> None:
     model = make.model({"children": {"a" * 60 + "!": {"class": "t.Leaf"}}})
     start = time.process_time()
 
@@ -95,11 +95,11 @@ def test_a_regex_that_would_take_years_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no such thing", "[/red]", "(("])
-def test_what_is_not_there_is_not_found(model: Model, text: str) -> None:
+def test_a_query_without_matches_finds_nothing(model: Model, text: str) -> None:
     assert found(model, text) == []
 
 
-def test_matches_are_walked_around_both_ends(model: Model) -> None:
+def test_next_and_previous_match_wrap_around(model: Model) -> None:
     walk = MatchOrder(np.array([2, 5, 9]), Outline(model).order)
 
     assert walk.next(ModuleId(5), 1) == 9
@@ -109,7 +109,7 @@ def test_matches_are_walked_around_both_ends(model: Model) -> None:
     assert MatchOrder(NONE, Outline(model).order).next(ModuleId(0), 1) is None
 
 
-def test_a_match_knows_itself(model: Model) -> None:
+def test_a_match_knows_its_number(model: Model) -> None:
     walk = MatchOrder(np.array([2, 5]), Outline(model).order)
 
     assert (walk.number(ModuleId(5)), walk.is_match(ModuleId(5))) == (2, True)
@@ -118,7 +118,7 @@ def test_a_match_knows_itself(model: Model) -> None:
     assert walk.first(ModuleId(6)) == 2
 
 
-def test_matches_are_walked_in_the_order_of_the_rows(model: Model) -> None:
+def test_matches_are_visited_in_row_order(model: Model) -> None:
     names = [module.name for module in model.modules]
     backwards = Outline(model).ordered([-number for number in range(len(names))])
     norms = np.array([names.index("norm"), names.index("last_norm")])
@@ -129,7 +129,7 @@ def test_matches_are_walked_in_the_order_of_the_rows(model: Model) -> None:
     assert walk.number(ModuleId(int(norms[0]))) == 2
 
 
-def test_what_matches_by_name_comes_before_what_matches_by_class() -> None:
+def test_name_matches_rank_before_class_matches() -> None:
     names = ("conv1", "conv2", "bn2", "last")
     classes = ("torch.nn.Conv2d", "torch.nn.Conv2d", "torch.nn.BatchNorm2d", "torch.nn.Conv2d")
     children = {name: {"class": kind} for name, kind in zip(names, classes, strict=True)}
@@ -154,7 +154,7 @@ def test_what_matches_by_name_comes_before_what_matches_by_class() -> None:
     assert path(walk.next(ModuleId(3), -1)) == "block.last"
 
 
-def test_a_path_ranks_before_settings_that_look_like_one() -> None:
+def test_a_path_match_ranks_before_a_settings_match() -> None:
     model = make.model({"children": {"a": {"extra": "b.0"}, "b": {"children": {"0": {}}}}})
     finder = ModuleFinder(model)
     walk = MatchOrder(finder.find("b.0"), Outline(model).order, finder.named("b.0"))
@@ -182,7 +182,7 @@ def matches(model: Model) -> list[int]:
     return [module.id for module in model.modules if PATH.search(module.path)]
 
 
-def test_what_is_found_grows_up_to_all_of_it(wide: Model) -> None:
+def test_incremental_search_results_grow_to_the_full_result(wide: Model) -> None:
     found = [len(step) for step in ModuleFinder(wide).finding(TWICE)]
 
     assert len(found) > 2
@@ -190,11 +190,11 @@ def test_what_is_found_grows_up_to_all_of_it(wide: Model) -> None:
     assert found[-1] == len(matches(wide))
 
 
-def test_a_long_search_finds_what_each_name_says(wide: Model) -> None:
+def test_an_incremental_search_finds_all_matches(wide: Model) -> None:
     assert ModuleFinder(wide).find(TWICE).tolist() == matches(wide)
 
 
-def test_many_matches_in_each_name_are_each_one_match(wide: Model) -> None:
+def test_several_hits_in_one_name_are_one_match(wide: Model) -> None:
     everything = np.arange(1, len(wide.modules))
 
     assert ModuleFinder(wide).find(r"re:^[\d.]+$").tolist() == everything.tolist()
@@ -203,7 +203,7 @@ def test_many_matches_in_each_name_are_each_one_match(wide: Model) -> None:
     ]
 
 
-def test_a_letter_typed_during_a_search_begins_another_one(wide: Model) -> None:
+def test_typing_during_a_search_restarts_it(wide: Model) -> None:
     app = ExplorerApp(still(wide))
     searching = app.explorer.search
 
@@ -221,7 +221,7 @@ def test_a_letter_typed_during_a_search_begins_another_one(wide: Model) -> None:
     drive(app, story)
 
 
-def test_a_search_goes_on_after_it_was_kept(wide: Model) -> None:
+def test_a_search_continues_after_enter(wide: Model) -> None:
     app = ExplorerApp(still(wide))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -234,7 +234,7 @@ def test_a_search_goes_on_after_it_was_kept(wide: Model) -> None:
     drive(app, story)
 
 
-def test_a_search_that_is_given_up_finds_nothing_later(wide: Model) -> None:
+def test_a_canceled_search_finds_nothing_later(wide: Model) -> None:
     app = ExplorerApp(still(wide))
     searching, tree = app.explorer.search, app.explorer.tree_panel
 

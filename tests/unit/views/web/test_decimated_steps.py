@@ -26,7 +26,7 @@ def test_few_steps_are_a_column_each() -> None:
     assert made.width == 1
 
 
-def test_many_steps_are_few_columns_and_none_gets_lost() -> None:
+def test_many_steps_share_few_columns_and_none_is_lost() -> None:
     made = columns(1000)
 
     assert len(made.columns) <= 8
@@ -35,7 +35,7 @@ def test_many_steps_are_few_columns_and_none_gets_lost() -> None:
     assert made.last_step == 999
 
 
-def test_it_does_not_matter_how_many_steps_come_at_once() -> None:
+def test_the_number_of_steps_added_at_once_does_not_matter() -> None:
     assert (
         columns(777).columns
         == columns(777, at_once=777).columns
@@ -43,7 +43,7 @@ def test_it_does_not_matter_how_many_steps_come_at_once() -> None:
     )
 
 
-def test_the_column_of_a_step_is_the_last_that_began() -> None:
+def test_the_column_of_a_step_is_the_last_one_started_before_it() -> None:
     made = columns(16)
 
     found = made.at(5)
@@ -54,7 +54,7 @@ def test_the_column_of_a_step_is_the_last_that_began() -> None:
     assert made.at(99) == made.columns[-1]
 
 
-def test_nothing_new_changes_nothing() -> None:
+def test_adding_no_steps_changes_nothing() -> None:
     made = columns(3)
 
     made.extend([], [])

@@ -22,11 +22,11 @@ def node() -> hatch_build.Node:
 
 
 @pytest.mark.slow
-def test_the_types_of_the_page_hold(node: hatch_build.Node) -> None:
+def test_the_typescript_of_the_page_type_checks(node: hatch_build.Node) -> None:
     run(*node.node, "node_modules/typescript/bin/tsc")
 
 
-def test_the_logic_of_the_page_passes_its_tests(node: hatch_build.Node) -> None:
+def test_the_unit_tests_of_the_page_pass(node: hatch_build.Node) -> None:
     run(*node.node, "tests/run.mjs")
 
 

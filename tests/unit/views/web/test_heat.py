@@ -35,7 +35,7 @@ def put(store: MemoryStore, steps: range) -> SeriesId:
     return series
 
 
-def test_a_long_run_is_sent_in_few_columns_with_all_its_counts(store: MemoryStore) -> None:
+def test_a_long_run_is_sent_in_few_columns_without_losing_counts(store: MemoryStore) -> None:
     series = put(store, range(300))
 
     (sent,) = histograms_payload(HistogramColumns(store, most_columns=50), [series])["histograms"]
@@ -47,7 +47,7 @@ def test_a_long_run_is_sent_in_few_columns_with_all_its_counts(store: MemoryStor
     assert sum(counts) == 8 * sum(bell(0.0, exponent=-3).counts)
 
 
-def test_values_that_are_not_finite_are_counted(store: MemoryStore) -> None:
+def test_non_finite_values_are_counted(store: MemoryStore) -> None:
     series = store.series("embed", "weight", "histogram")
     healthy = bell(0.0, exponent=-3)
     ill = replace(healthy, stats=replace(healthy.stats, nan=2, inf=1))
@@ -61,7 +61,7 @@ def test_values_that_are_not_finite_are_counted(store: MemoryStore) -> None:
     assert [column[-1] for column in joined["columns"]] == [3]
 
 
-def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -> None:
+def test_only_new_and_grown_columns_are_sent(store: MemoryStore) -> None:
     series = put(store, range(9))
     heat = HistogramColumns(store, most_columns=5)
     histograms_payload(heat, [series])
@@ -72,7 +72,7 @@ def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -
     assert [column[:2] for column in sent["columns"]] == [[8, 9]]
 
 
-def test_a_glance_shows_each_series_at_one_step(store: MemoryStore) -> None:
+def test_each_series_has_its_histogram_at_one_step(store: MemoryStore) -> None:
     series = put(store, range(5, 9))
     heat = HistogramColumns(store)
 
@@ -84,7 +84,7 @@ def test_a_glance_shows_each_series_at_one_step(store: MemoryStore) -> None:
     assert at["column"][:2] == [6, 6]
 
 
-def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
+def test_histograms_on_different_grids_are_merged(store: MemoryStore) -> None:
     series = store.series("embed", "weight", "histogram")
     for step, exponent in enumerate((-3, -1)):
         points = {series: bell(0.0, exponent=exponent)}
@@ -97,7 +97,7 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
     assert sum(counts) == 2 * sum(bell(0.0, exponent=-3).counts)
 
 
-def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: MemoryStore) -> None:
+def test_gradients_are_listed_by_layer_in_model_order(store: MemoryStore) -> None:
     put_training(store, range(3))
 
     sent = layers_payload(HeatMaps(store), "gradient")
@@ -106,7 +106,7 @@ def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: Memo
     assert sent["starts"] == sent["ends"] == [0, 1, 2]
 
 
-def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
+def test_a_gradient_norm_covers_all_values(store: MemoryStore) -> None:
     series = store.series("embed", "weight.grad", "stats")
     stats = Stats(count=4, min=0.0, max=2.0, mean=1.0, std=1.0)
     store.put_frame(Frame(step=0, time_ns=0, points={series: stats}))

@@ -17,7 +17,7 @@ def _built_page() -> None:
     hatch_build.build_page(Path(hatch_build.__file__).parent)
 
 
-def test_a_notebook_without_widgets_shows_the_page_as_it_is_now() -> None:
+def test_a_notebook_without_widgets_shows_a_static_page() -> None:
     shown = NotebookPage(training(3), height=500)._repr_html_()
 
     frame = re.fullmatch(
@@ -27,7 +27,7 @@ def test_a_notebook_without_widgets_shows_the_page_as_it_is_now() -> None:
     assert "torchglass-data" in html.unescape(frame[1])
 
 
-def test_a_notebook_with_widgets_is_told_of_one_beside_the_page() -> None:
+def test_with_anywidget_the_bundle_has_a_widget_and_html() -> None:
     pytest.importorskip("anywidget")
 
     bundle = NotebookPage(training(3))._repr_mimebundle_()
@@ -36,7 +36,7 @@ def test_a_notebook_with_widgets_is_told_of_one_beside_the_page() -> None:
     assert bundle["text/plain"] == "<page of tiny-gpt>"
 
 
-def test_questions_of_the_widget_are_answered_as_the_server_would() -> None:
+def test_widget_requests_get_the_same_answers_as_server_requests() -> None:
     runs = OpenRuns([training(3)])
 
     answered = reply(runs, {"id": 7, "name": "points", "query": {"series": ["0"], "after": ["1"]}})
@@ -48,7 +48,7 @@ def test_questions_of_the_widget_are_answered_as_the_server_would() -> None:
 @pytest.mark.parametrize(
     ("name", "query"), [("points", {"series": ["x"]}), ("run", {"run": ["9"]}), ("secrets", {})]
 )
-def test_a_question_that_makes_no_sense_is_refused_in_words(
+def test_an_invalid_widget_request_is_refused_with_a_message(
     name: str, query: dict[str, list[str]]
 ) -> None:
     answered = reply(OpenRuns([training(3)]), {"id": 1, "name": name, "query": query})

@@ -42,7 +42,7 @@ def read_data(page: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(data_in(page))))
 
 
-def test_the_page_carries_what_the_server_would_tell() -> None:
+def test_a_saved_page_contains_the_server_responses() -> None:
     store = store_for("a")
 
     read = read_data(render_page(store))
@@ -51,7 +51,7 @@ def test_the_page_carries_what_the_server_would_tell() -> None:
     assert (read["compare"], read["distances"]) == ([], {})
 
 
-def test_no_name_can_leave_the_data() -> None:
+def test_no_name_can_escape_the_embedded_data() -> None:
     store = store_for("</script><!--<script>")
 
     page = render_page(store)
@@ -60,7 +60,7 @@ def test_no_name_can_leave_the_data() -> None:
     assert "<title>&lt;/script&gt;" in page
 
 
-def test_the_page_asks_no_host_for_anything() -> None:
+def test_a_saved_page_makes_no_network_requests() -> None:
     page = render_page(store_for("a"))
 
     assert "default-src 'none'" in page
@@ -73,7 +73,7 @@ def test_the_page_without_its_data_is_small() -> None:
     assert len(page) - len(data_in(page)) < MOST_BYTES
 
 
-def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
+def test_a_name_with_surrogates_can_be_written(tmp_path: Path) -> None:
     write_page(store_for("\ud800"), tmp_path / "page.html")
 
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")

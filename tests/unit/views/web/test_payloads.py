@@ -42,7 +42,7 @@ def scalars(*values: float, steps: list[int] | None = None) -> Points:
     )
 
 
-def test_the_run_is_told_with_how_far_it_is(store: MemoryStore) -> None:
+def test_the_run_payload_has_its_progress(store: MemoryStore) -> None:
     store.put_frame(Frame(step=7, time_ns=0, points={store.series("", "loss"): 1.0}))
 
     payload = run_payload(store)
@@ -57,7 +57,7 @@ def test_the_run_is_told_with_how_far_it_is(store: MemoryStore) -> None:
     }
 
 
-def test_another_state_is_another_event() -> None:
+def test_a_changed_state_is_a_new_event() -> None:
     status = {"last_step": 7, "finished": False, "state": "stopped", "how": "stopped by ValueError"}
 
     assert status_mark([status]) != status_mark([{**status, "state": "finished"}])
@@ -77,7 +77,7 @@ def test_a_run_without_a_model_says_so(store: MemoryStore) -> None:
     assert snapshot(store)["model"] == {"version": VERSION, "model": None}
 
 
-def test_series_are_told_with_the_numbers_of_their_points(store: MemoryStore) -> None:
+def test_series_are_listed_with_the_fields_of_their_points(store: MemoryStore) -> None:
     store.series("", "loss")
     store.series("a", "weight", "stats")
 
@@ -88,7 +88,7 @@ def test_series_are_told_with_the_numbers_of_their_points(store: MemoryStore) ->
     assert payload["loss"] == 0
 
 
-def test_a_map_of_layers_has_fewer_columns_the_more_layers_there_are(store: MemoryStore) -> None:
+def test_a_layer_map_has_fewer_columns_for_more_layers(store: MemoryStore) -> None:
     store.put_model(make.model({"children": {str(at): {"weight": (2,)} for at in range(99)}}))
     grads = [store.series(str(at), "weight.grad") for at in range(99)]
     for step in range(200):
@@ -108,7 +108,7 @@ def test_a_map_of_layers_has_fewer_columns_the_more_layers_there_are(store: Memo
     assert sent["columns"][at][8] == 0.123
 
 
-def test_only_columns_with_newer_steps_of_a_map_are_sent(store: MemoryStore) -> None:
+def test_only_layer_map_columns_with_newer_steps_are_sent(store: MemoryStore) -> None:
     store.put_model(make.model({"children": {"a": {"weight": (2,)}}}))
     grad = store.series("a", "weight.grad")
     for step in range(5):
@@ -121,7 +121,7 @@ def test_only_columns_with_newer_steps_of_a_map_are_sent(store: MemoryStore) -> 
     assert "paths" not in sent
 
 
-def test_points_come_in_columns(store: MemoryStore) -> None:
+def test_points_are_sent_as_columns(store: MemoryStore) -> None:
     weight = store.series("a", "weight", "stats")
     for step in (0, 5):
         stats = Stats(count=4, min=-1.0, max=step, mean=1 / 3, std=0.5)
@@ -144,7 +144,7 @@ def test_only_newer_points_are_sent(store: MemoryStore) -> None:
     assert sent["steps"] == [3, 4]
 
 
-def test_what_json_cannot_write_is_a_word(store: MemoryStore) -> None:
+def test_nan_and_infinity_are_strings_in_json(store: MemoryStore) -> None:
     loss = store.series("", "loss")
     for step, value in enumerate((math.nan, math.inf, -math.inf, 0.5)):
         store.put_frame(Frame(step=step, time_ns=0, points={loss: value}))
@@ -154,13 +154,13 @@ def test_what_json_cannot_write_is_a_word(store: MemoryStore) -> None:
     assert read["points"][0]["columns"]["value"] == ["NaN", "Infinity", "-Infinity", 0.5]
 
 
-def test_few_points_stay_as_they_are() -> None:
+def test_few_points_are_not_decimated() -> None:
     points = scalars(1, 2, 3)
 
     assert decimate(points, 3) is points
 
 
-def test_fewer_points_keep_the_ends_and_every_peak() -> None:
+def test_decimated_points_keep_the_ends_and_every_peak() -> None:
     values = np.sin(np.arange(100_000) / 500)
     values[31_234], values[77_777] = 50.0, -50.0
 
@@ -173,7 +173,7 @@ def test_fewer_points_keep_the_ends_and_every_peak() -> None:
     assert np.array_equal(kept, values[fewer.steps])
 
 
-def test_fewer_points_keep_a_value_that_is_no_number() -> None:
+def test_decimated_points_keep_nan() -> None:
     values = np.zeros(10_000)
     values[4321] = np.nan
 
@@ -182,7 +182,7 @@ def test_fewer_points_keep_a_value_that_is_no_number() -> None:
     assert 4321 in fewer.steps
 
 
-def test_fewer_statistics_keep_the_extremes_of_the_band() -> None:
+def test_decimated_statistics_keep_the_extremes_of_the_band() -> None:
     rows = np.zeros((9_000, 7))
     rows[100, 1], rows[8_000, 2] = -9.0, 9.0
     series = Series(id=SeriesId(0), path="a", name="weight", kind="stats")
@@ -193,14 +193,14 @@ def test_fewer_statistics_keep_the_extremes_of_the_band() -> None:
     assert (fewer.column("min").min(), fewer.column("max").max()) == (-9.0, 9.0)
 
 
-def test_a_step_that_was_repeated_counts_as_last_measured() -> None:
+def test_a_repeated_step_keeps_its_last_value() -> None:
     points = in_order(scalars(0, 1, 2, 10, 20, steps=[0, 1, 2, 1, 2]))
 
     assert points.steps.tolist() == [0, 1, 2]
     assert points.column("value").tolist() == [0, 10, 20]
 
 
-def test_a_run_is_named_by_its_file_and_by_an_id_that_stays(
+def test_a_run_has_its_file_name_and_a_stable_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

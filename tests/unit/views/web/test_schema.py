@@ -78,7 +78,7 @@ def client(store: MemoryStore) -> TestClient:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("make_store", [full_store, traced_store, lambda: MemoryStore(RUN)])
-def test_an_answer_fits_the_schema(name: str, make_store: Any) -> None:
+def test_a_response_matches_the_schema(name: str, make_store: Any) -> None:
     store = make_store()
     if name in ("points", "histograms", "glance") and not store.series():
         pytest.skip("the run has no series to ask for")
@@ -89,19 +89,19 @@ def test_an_answer_fits_the_schema(name: str, make_store: Any) -> None:
     validate(name, answer.json())
 
 
-def test_the_code_of_a_class_of_the_model_is_told() -> None:
+def test_the_source_of_a_model_class_is_sent() -> None:
     answer = client(full_store()).get(f"/api/source?{QUESTIONS['source']}").json()
 
     assert answer["source"]["text"].startswith("class Shown")
 
 
-def test_no_other_file_is_read_whatever_class_is_asked_for() -> None:
+def test_requesting_a_class_never_reads_other_files() -> None:
     answer = client(full_store()).get("/api/source?class=../../etc/passwd").json()
 
     assert answer["source"] is None
 
 
-def test_a_refusal_fits_the_schema() -> None:
+def test_an_error_response_matches_the_schema() -> None:
     answer = client(full_store()).get("/api/points?series=999")
 
     assert answer.status_code == 404
@@ -114,7 +114,7 @@ def test_an_event_fits_the_schema() -> None:
     validate("events", json.loads(lines[1].removeprefix("data: ")))
 
 
-def test_a_saved_page_holds_what_the_schema_says() -> None:
+def test_a_saved_page_matches_the_schema() -> None:
     snapshot = payloads.snapshot(full_store())
 
     for name in ("run", "series", "points", "histograms", *DOCUMENTS):

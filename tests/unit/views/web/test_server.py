@@ -68,14 +68,14 @@ def put_step(store: MemoryStore, step: int) -> None:
     store.put_frame(Frame(step=step, time_ns=0, points={store.series("", "loss"): 1.0}))
 
 
-def test_the_address_is_on_this_machine_and_holds_a_token(server: Server) -> None:
+def test_the_url_is_local_and_contains_a_token(server: Server) -> None:
     address = urlsplit(server.url)
 
     assert address.hostname == "localhost"
     assert len(address.query.removeprefix("token=")) >= 32
 
 
-def test_a_taken_port_gives_way_to_the_next(store: MemoryStore, server: Server) -> None:
+def test_if_a_port_is_taken_the_next_one_is_used(store: MemoryStore, server: Server) -> None:
     taken = urlsplit(server.url).port
     assert taken is not None
 
@@ -87,7 +87,7 @@ def test_a_taken_port_gives_way_to_the_next(store: MemoryStore, server: Server) 
     assert port != taken
 
 
-def test_new_steps_are_told_as_they_come(store: MemoryStore, server: Server) -> None:
+def test_new_steps_are_streamed_as_they_arrive(store: MemoryStore, server: Server) -> None:
     with events(server.url) as stream:
         assert next_event(stream)[1]["last_step"] == -1
 
@@ -103,7 +103,7 @@ def test_new_steps_are_told_as_they_come(store: MemoryStore, server: Server) -> 
         assert stream.read() == b""
 
 
-def test_who_comes_back_is_told_only_what_is_new(store: MemoryStore, server: Server) -> None:
+def test_a_reconnecting_client_gets_only_new_events(store: MemoryStore, server: Server) -> None:
     put_step(store, 3)
     with events(server.url, **{"Last-Event-ID": "3.0.1.1"}) as stream:
         assert stream.readline() == b": still here\n"
@@ -165,7 +165,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_ctrl_c_ends_the_wait_though_a_page_is_open(
+def test_ctrl_c_ends_the_wait_while_a_page_is_open(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start("server.wait()")
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_wait_though_a_page_is_open(
         assert process.wait(timeout=60) == 0
 
 
-def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
+def test_an_open_page_does_not_prevent_the_program_from_exiting(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start("input()")
@@ -222,7 +222,7 @@ with tg.watch(model, save=path) as watcher:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST / HTTP/1.1\r\n"])
-def test_a_training_keeps_its_file_handles_whoever_connects(
+def test_connections_do_not_leak_file_handles_of_a_training_process(
     sent: bytes, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = start(program=TRAIN)
@@ -274,7 +274,7 @@ def test_a_connection_without_a_complete_request_is_closed(server: Server) -> No
                 pass
 
 
-def test_what_visitors_send_wrongly_is_not_printed_beside_the_training(
+def test_invalid_requests_are_not_logged_to_the_training_output(
     server: Server, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     port = urlsplit(server.url).port or 0
@@ -286,7 +286,7 @@ def test_what_visitors_send_wrongly_is_not_printed_beside_the_training(
     assert caplog.records == []
 
 
-def test_event_streams_are_limited_and_free_their_place(server: Server) -> None:
+def test_event_streams_are_limited_and_free_their_slot(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_STREAMS):
             next_event(stack.enter_context(events(server.url)))
@@ -301,7 +301,7 @@ def test_event_streams_are_limited_and_free_their_place(server: Server) -> None:
     assert stream.status == 200
 
 
-def test_one_look_at_the_runs_is_enough_for_all_streams(store: MemoryStore) -> None:
+def test_all_streams_share_one_poll_of_the_runs(store: MemoryStore) -> None:
     looks: list[float] = []
 
     class Counting(MemoryStore):
@@ -323,6 +323,6 @@ def test_one_look_at_the_runs_is_enough_for_all_streams(store: MemoryStore) -> N
 
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999, "5000"])
-def test_what_is_no_port_is_refused(store: MemoryStore, port: Any) -> None:
+def test_an_invalid_server_port_is_refused(store: MemoryStore, port: Any) -> None:
     with pytest.raises(ViewError, match=f"port must be from 0 .* to 65535, not {port!r}"):
         serve(store, port=port)

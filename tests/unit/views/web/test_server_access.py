@@ -46,11 +46,11 @@ def client_for(store: MemoryStore, root_path: str = "") -> TestClient:
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/api/run", "/api/events", "/?token=wrong"])
-def test_nothing_is_told_without_the_token(path: str, stranger: TestClient) -> None:
+def test_the_api_requires_the_token(path: str, stranger: TestClient) -> None:
     assert stranger.get(path).status_code == 403
 
 
-def test_who_has_no_token_is_told_how_to_get_in_and_nothing_else(stranger: TestClient) -> None:
+def test_without_a_token_only_login_instructions_are_shown(stranger: TestClient) -> None:
     answer = stranger.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")
@@ -60,7 +60,7 @@ def test_who_has_no_token_is_told_how_to_get_in_and_nothing_else(stranger: TestC
     assert "run" not in answer.text.replace("runs on", "")
 
 
-def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(
+def test_the_token_cookie_is_http_only_and_same_site(
     stranger: TestClient,
 ) -> None:
     answer = stranger.get(f"/?token={TOKEN}")
@@ -72,12 +72,12 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(
     assert "samesite=strict" in cookie
 
 
-def test_the_cookie_opens_everything(client: TestClient) -> None:
+def test_the_cookie_grants_access_to_everything(client: TestClient) -> None:
     assert client.get("/").text.startswith("<!doctype html>")
     assert client.get("/api/run").json()["run"]["name"] == "run"
 
 
-def test_a_program_may_carry_the_token_in_the_address(stranger: TestClient) -> None:
+def test_a_client_can_pass_the_token_in_the_url(stranger: TestClient) -> None:
     assert stranger.get(f"/api/model?token={TOKEN}").json()["model"]["name"] == "Net"
 
 
@@ -87,19 +87,19 @@ def test_a_foreign_host_is_refused(host: str, client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:5000", "[::1]:8080", "LOCALHOST"])
-def test_this_machine_may_be_called_by_its_names(host: str, client: TestClient) -> None:
+def test_localhost_names_are_allowed_hosts(host: str, client: TestClient) -> None:
     answer = client.get(f"/api/run?token={TOKEN}", headers={"Host": host})
 
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_the_api_only_reads(method: str, client: TestClient) -> None:
+def test_the_api_is_read_only(method: str, client: TestClient) -> None:
     assert client.request(method, "/api/run").status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/api/run", "/nothing"])
-def test_every_answer_forbids_inline_scripts_and_sniffing(path: str, client: TestClient) -> None:
+def test_every_response_forbids_inline_scripts_and_sniffing(path: str, client: TestClient) -> None:
     headers = client.get(path).headers
 
     assert "default-src 'self'" in headers["content-security-policy"]
@@ -124,7 +124,7 @@ def test_only_the_files_of_the_page_are_served(path: str, client: TestClient) ->
 
 
 @pytest.mark.parametrize("path", ["/page.js", "/api/model"])
-def test_what_the_browser_has_is_not_sent_again(path: str, client: TestClient) -> None:
+def test_cached_files_are_not_sent_again(path: str, client: TestClient) -> None:
     tag = client.get(path).headers["etag"]
 
     again = client.get(path, headers={"If-None-Match": tag})
@@ -133,7 +133,7 @@ def test_what_the_browser_has_is_not_sent_again(path: str, client: TestClient) -
     assert again.content == b""
 
 
-def test_large_answers_are_compressed(client: TestClient) -> None:
+def test_large_responses_are_compressed(client: TestClient) -> None:
     assert client.get("/page.js").headers["content-encoding"] == "gzip"
 
 
@@ -144,11 +144,11 @@ def test_a_prefix_works_whether_the_proxy_strips_it_or_not(store: MemoryStore) -
     assert client.get(f"/api/run?token={TOKEN}").status_code == 200
 
 
-def test_a_question_for_points_must_be_in_whole_numbers(client: TestClient) -> None:
+def test_a_points_request_needs_integers(client: TestClient) -> None:
     assert client.get("/api/points?series=x").status_code == 400
 
 
-def test_a_series_that_is_not_there_is_not_found(client: TestClient) -> None:
+def test_an_unknown_series_is_not_found(client: TestClient) -> None:
     answer = client.get("/api/points?series=99")
 
     assert answer.status_code == 404
@@ -156,7 +156,7 @@ def test_a_series_that_is_not_there_is_not_found(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/run", "/saved.html", "/api/events"])
-def test_a_page_is_answered_where_python_starts_no_more_threads(
+def test_requests_are_answered_during_interpreter_shutdown(
     path: str, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -172,7 +172,7 @@ def test_a_page_is_answered_where_python_starts_no_more_threads(
     assert client.get(path).status_code == 200
 
 
-def test_the_stream_of_a_finished_run_says_so_and_ends(client: TestClient) -> None:
+def test_the_event_stream_of_a_finished_run_says_so_and_ends(client: TestClient) -> None:
     answer = client.get("/api/events")
 
     assert answer.headers["content-type"].startswith("text/event-stream")

@@ -70,13 +70,13 @@ def test_a_property_is_called_when_it_is_opened(net: Net) -> None:
     assert net.called == 1
 
 
-def test_a_property_that_raises_says_what(net: Net) -> None:
+def test_a_property_that_raises_shows_its_exception(net: Net) -> None:
     shown = seen(panel_of(net), press=["end", "enter"])
 
     assert "RuntimeError: not now" in line(shown, "broken")
 
 
-def test_a_long_list_opens_in_stretches(net: Net) -> None:
+def test_a_long_list_opens_in_pages(net: Net) -> None:
     panel = panel_of(net)
 
     shown = seen(panel, press=["j", "j", "l", "j", "l", "j", "l"], size=(60, 40))
@@ -93,13 +93,13 @@ def test_a_dict_of_mixed_keys_opens(net: Net) -> None:
     assert "2 items" in line(shown, "[None]")
 
 
-def test_a_circle_is_told(net: Net) -> None:
+def test_a_circular_reference_is_marked(net: Net) -> None:
     shown = seen(panel_of(net), press=["j"] * 4 + ["l"])
 
     assert "Net (contains this)" in line(shown, "[0]")
 
 
-def test_branches_close_and_lead_back_to_what_holds_them(net: Net) -> None:
+def test_closing_a_branch_returns_to_its_parent(net: Net) -> None:
     panel = panel_of(net)
     app = PanelApp(panel)
     rows = []
@@ -117,7 +117,7 @@ def test_branches_close_and_lead_back_to_what_holds_them(net: Net) -> None:
     assert isinstance(app.heard[-1], Panel.Leave)
 
 
-def test_a_module_is_gone_to_in_the_tree_or_opened_here(net: Net) -> None:
+def test_a_module_can_be_opened_in_place_or_in_the_tree(net: Net) -> None:
     panel = panel_of(net)
     app = PanelApp(panel)
 
@@ -132,7 +132,7 @@ def test_a_module_is_gone_to_in_the_tree_or_opened_here(net: Net) -> None:
     assert [message.path for message in app.heard if isinstance(message, Panel.Jump)] == ["layer"]
 
 
-def test_a_module_inside_a_module_is_gone_to_as_well(net: Net) -> None:
+def test_a_nested_module_can_be_opened_in_the_tree(net: Net) -> None:
     panel = panel_of(nn.Sequential(nn.Sequential(net)))
     app = PanelApp(panel)
 
@@ -148,7 +148,7 @@ def test_a_module_inside_a_module_is_gone_to_as_well(net: Net) -> None:
     ]
 
 
-def test_a_long_text_is_opened_to_be_read(net: Net) -> None:
+def test_a_long_text_can_be_opened(net: Net) -> None:
     lines = [f"[b]line {at}[/b]" for at in range(40)]
     net.layer.card = "\n".join(["# A card", "", *lines])  # type: ignore[assignment]
     panel = panel_of(net)
@@ -163,7 +163,7 @@ def test_a_long_text_is_opened_to_be_read(net: Net) -> None:
     assert "▸ card" in seen(panel_of(net), "layer", ["end", "enter", "h"])
 
 
-def test_the_modules_of_a_checkpoint_are_walked_down_to_their_numbers(tmp_path: Path) -> None:
+def test_checkpoint_modules_open_down_to_their_values(tmp_path: Path) -> None:
     file = tmp_path / "net.safetensors"
     save_file({"body.layer.weight": torch.full((2, 3), 7.0)}, file)
     model = read_checkpoint(file)
@@ -175,11 +175,11 @@ def test_the_modules_of_a_checkpoint_are_walked_down_to_their_numbers(tmp_path: 
     assert "min 7  max 7  mean 7" in shown
 
 
-def test_private_names_are_a_key_away(net: Net) -> None:
+def test_a_key_shows_private_names(net: Net) -> None:
     assert "_forward_hooks" in seen(panel_of(net), press=["full_stop"], size=(80, 60))
 
 
-def test_what_changed_is_read_anew(net: Net) -> None:
+def test_changed_attributes_are_reloaded(net: Net) -> None:
     panel = panel_of(net)
     app = PanelApp(panel)
 
@@ -193,11 +193,11 @@ def test_what_changed_is_read_anew(net: Net) -> None:
     assert "int 41" in text_of(panel.rows)
 
 
-def test_without_a_live_model_it_says_what_to_do() -> None:
+def test_without_a_live_model_the_panel_says_what_to_do() -> None:
     assert "tg.explore(model)" in seen(AttributesPanel(subject_of(samples.store())))
 
 
-def test_stretches_are_never_more_than_a_page() -> None:
+def test_a_list_has_at_most_one_page_of_ranges() -> None:
     for count in (101, 9_999, 10_001, 1_000_001):
         parts = page_ranges(range(count))
 
@@ -206,7 +206,7 @@ def test_stretches_are_never_more_than_a_page() -> None:
         assert parts[-1][-1] == count - 1
 
 
-def test_a_stretch_of_a_stretch_is_asked_for_by_its_place() -> None:
+def test_a_nested_range_keeps_its_absolute_indices() -> None:
     attribute = Attribute(id=AttributeId(0), name="list", opens=True)
     branch = AttributeNode(attribute)
     branch.grow(Page(total=20_000))

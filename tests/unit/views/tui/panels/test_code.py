@@ -38,7 +38,7 @@ def after(panel: CodePanel, path: str = "", *press: str) -> str:
     return cursor_line(panel)
 
 
-def test_it_opens_at_forward(state: ExplorerState) -> None:
+def test_the_code_opens_at_forward(state: ExplorerState) -> None:
     panel = CodePanel(state)
 
     assert after(panel).endswith("    def forward(self, x):")
@@ -52,11 +52,11 @@ def test_decorators_belong_to_the_class_and_lines_keep_their_numbers(state: Expl
     assert shown.splitlines()[0].split(None, 1) == ["▌13", "@torch.no_grad"]
 
 
-def test_the_top_of_the_class_is_a_key_away(state: ExplorerState) -> None:
+def test_a_key_goes_to_the_top_of_the_class(state: ExplorerState) -> None:
     assert after(CodePanel(state), "", "t").endswith("class Net(Parent):")
 
 
-def test_the_whole_file_can_be_seen_and_left_again(state: ExplorerState) -> None:
+def test_the_whole_file_can_be_shown_and_left(state: ExplorerState) -> None:
     panel = CodePanel(state)
 
     whole = seen(panel, press=["o", "home"])
@@ -67,7 +67,7 @@ def test_the_whole_file_can_be_seen_and_left_again(state: ExplorerState) -> None
     assert "whole file" in panel.subtitle
 
 
-def test_ancestors_are_walked_along(state: ExplorerState) -> None:
+def test_base_classes_can_be_navigated(state: ExplorerState) -> None:
     panel = CodePanel(state)
 
     shown = seen(panel, press=["right_square_bracket"])
@@ -79,17 +79,17 @@ def test_ancestors_are_walked_along(state: ExplorerState) -> None:
     )
 
 
-def test_an_ancestor_is_gone_to_in_the_whole_file(state: ExplorerState) -> None:
+def test_a_base_class_can_be_opened_in_the_whole_file(state: ExplorerState) -> None:
     assert after(CodePanel(state), "", "o", "right_square_bracket").endswith(
         "class Parent(torch.nn.Module):"
     )
 
 
-def test_an_ancestor_whose_code_is_not_here_is_a_sentence(state: ExplorerState) -> None:
+def test_a_base_class_without_source_shows_a_message(state: ExplorerState) -> None:
     assert "not available" in seen(CodePanel(state), press=["right_square_bracket"] * 2)
 
 
-def test_an_inherited_forward_is_shown_where_it_is_written(state: ExplorerState) -> None:
+def test_an_inherited_forward_is_shown_in_its_defining_class(state: ExplorerState) -> None:
     panel = CodePanel(state)
 
     assert after(panel, "heir").endswith("    def forward(self, x):")
@@ -102,7 +102,7 @@ def test_lines_that_ran_are_marked(state: ExplorerState) -> None:
     assert [line.split()[0] for line in marked] == ["21", "22"]
 
 
-def test_the_line_of_a_picked_op_stands_out(state: ExplorerState) -> None:
+def test_the_line_of_the_selected_op_is_highlighted(state: ExplorerState) -> None:
     panel = CodePanel(state)
 
     async def story(pilot: Pilot[None]) -> None:
@@ -115,7 +115,7 @@ def test_the_line_of_a_picked_op_stands_out(state: ExplorerState) -> None:
     assert [row.tone for row in panel.rows].count("marked") == 1
 
 
-def test_a_line_gives_the_ops_that_it_ran(state: ExplorerState) -> None:
+def test_a_line_lists_the_ops_it_ran(state: ExplorerState) -> None:
     panel = CodePanel(state)
     app = PanelApp(panel)
 
@@ -127,7 +127,7 @@ def test_a_line_gives_the_ops_that_it_ran(state: ExplorerState) -> None:
     assert [message.op for message in app.heard if isinstance(message, Panel.Picked)] == [1]
 
 
-def test_the_code_follows_the_cursor_of_the_tree(state: ExplorerState) -> None:
+def test_the_code_follows_the_module_selected_in_the_tree(state: ExplorerState) -> None:
     panel = CodePanel(state)
     app = PanelApp(panel)
 
@@ -143,11 +143,11 @@ def test_the_code_follows_the_cursor_of_the_tree(state: ExplorerState) -> None:
     assert len(panel.rows) == 10
 
 
-def test_brackets_in_code_are_no_markup(state: ExplorerState) -> None:
+def test_brackets_in_code_are_not_markup(state: ExplorerState) -> None:
     assert "# [b]not markup[/b]" in seen(CodePanel(state), press=["t"])
 
 
-def test_colors_lose_nothing_of_the_text() -> None:
+def test_highlighting_keeps_all_text() -> None:
     code = 'class A:\n\tx = "a\nb" # \x07\n\n\ndef f(:\n'
 
     lines = ["".join(words for words, _ in line) for line in colored(code)]
@@ -155,7 +155,7 @@ def test_colors_lose_nothing_of_the_text() -> None:
     assert lines == ["class A:", '    x = "a', 'b" # \\x07', "", "", "def f(:"]
 
 
-def test_keywords_names_and_texts_have_their_styles() -> None:
+def test_keywords_names_and_strings_have_their_own_styles() -> None:
     (line,) = colored("def f(self): return 'a' + 1  # why")
 
     styles = dict(line)

@@ -44,7 +44,7 @@ def holding(*slots: Slot) -> Model:
     return replace(model, modules=tuple(modules))
 
 
-def test_a_module_is_told_by_path_class_and_arguments() -> None:
+def test_a_module_is_shown_with_path_class_and_arguments() -> None:
     text = told(samples.net(), "blocks.0.fc")
 
     assert text.startswith(
@@ -52,41 +52,41 @@ def test_a_module_is_told_by_path_class_and_arguments() -> None:
     )
 
 
-def test_a_group_of_a_checkpoint_is_of_no_class_and_in_no_mode() -> None:
+def test_a_checkpoint_group_has_no_class_and_no_mode() -> None:
     model = make.model({"class": "checkpoint", "children": {"stem": {"class": "group"}}})
 
     assert told(model, "stem").startswith("stem\ngroup\n\nSize")
 
 
-def test_own_and_total_are_told_apart() -> None:
+def test_own_and_total_parameters_are_separate() -> None:
     assert "parameters     0      20" in told(samples.net(), "blocks.0")
 
 
-def test_shares_are_told_of_the_model_and_of_what_is_around() -> None:
+def test_shares_of_the_model_and_of_the_parent_are_shown() -> None:
     text = told(samples.net(), "blocks.0")
 
     assert "24% of all parameters" in text
     assert "50% of blocks" in text
 
 
-def test_tensors_are_listed_with_shape_type_and_bytes() -> None:
+def test_tensors_are_listed_with_shape_dtype_and_bytes() -> None:
     assert "weight  4×4  float32  64 B" in told(samples.net(), "blocks.0.fc")
 
 
-def test_a_tied_weight_names_the_other_place_on_both_sides() -> None:
+def test_a_tied_weight_names_its_other_path_on_both_sides() -> None:
     assert "= head.weight" in told(samples.net(), "embed")
     assert "= embed.weight" in told(samples.net(), "head")
 
 
-def test_a_shared_module_names_the_first_place() -> None:
+def test_a_shared_module_names_its_first_path() -> None:
     assert "↗ same module as norm" in told(samples.net(), "again")
 
 
-def test_a_module_that_could_not_be_read_tells_why() -> None:
+def test_an_unreadable_module_shows_the_reason() -> None:
     assert "Problem\nRuntimeError: [/red] extra_repr" in told(samples.net(), "broken")
 
 
-def test_a_shape_that_is_not_known_yet_is_no_zero() -> None:
+def test_an_unknown_shape_is_not_shown_as_zero() -> None:
     unknown = replace(make.spec(1), shape=None)
     lazy = Slot(name="weight", role="parameter", spec=unknown, tensor=TensorId(99))
 
@@ -111,7 +111,7 @@ def test_a_frozen_parameter_says_so() -> None:
     assert "weight  2  float32  8 B  frozen" in told(holding(frozen), "broken")
 
 
-def test_ten_thousand_tensors_are_told_in_part() -> None:
+def test_a_list_of_ten_thousand_tensors_is_shortened() -> None:
     slots = [
         Slot(name=str(number), role="parameter", spec=make.spec(1), tensor=TensorId(number + 99))
         for number in range(10_000)
@@ -120,21 +120,21 @@ def test_ten_thousand_tensors_are_told_in_part() -> None:
     assert "and 9,000 more" in told(holding(*slots), "broken")
 
 
-def test_what_went_in_and_out_is_told_where_a_forward_was_recorded() -> None:
+def test_inputs_and_outputs_of_a_recorded_forward_are_shown() -> None:
     state = subject_of(samples.store(None, samples.statistics()))
     text = text_of(describe_module(state, module_at(state, "blocks.0.fc"), 80))
 
     assert "Last call  of 3\ninput.0  2×4  float32  32 B\noutput   3×4  float32  48 B" in text
 
 
-def test_a_trace_tells_what_went_in_and_out_too() -> None:
+def test_inputs_and_outputs_of_a_trace_are_shown() -> None:
     state = subject_of(samples.store(None, samples.traced()))
     text = text_of(describe_module(state, module_at(state, ""), 80))
 
     assert "Last call\noutput.0  2×4  float32  32 B" in text
 
 
-def test_the_line_of_ancestors_is_told() -> None:
+def test_the_base_classes_are_shown() -> None:
     source = ClassSource(
         file="net.py",
         ancestors=(
@@ -149,7 +149,7 @@ def test_the_line_of_ancestors_is_told() -> None:
     )
 
 
-def test_hooks_of_others_are_named() -> None:
+def test_existing_hooks_are_listed() -> None:
     model = samples.net()
     root = replace(model.root, hooks=("forward: spy",))
     model = replace(model, modules=(root, *model.modules[1:]))
@@ -157,7 +157,7 @@ def test_hooks_of_others_are_named() -> None:
     assert "Hooks\nforward: spy" in told(model, "")
 
 
-def test_a_click_on_a_tied_weight_goes_to_the_other_place() -> None:
+def test_a_click_on_a_tied_weight_goes_to_its_other_path() -> None:
     state = subject_of(samples.store())
     panel = DetailsPanel(state)
     app = PanelApp(panel, "embed")
@@ -196,18 +196,18 @@ def told_changes(path: str) -> str:
         ("blocks.0", "1 changed below"),
     ],
 )
-def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
+def test_changes_of_a_module_are_shown(path: str, words: str) -> None:
     assert words in told_changes(path)
 
 
-def test_another_class_is_told_and_settings_that_it_did_not_have_are_not() -> None:
+def test_a_changed_class_is_shown_without_new_settings() -> None:
     text = told_changes("blocks.0.mlp.1")
 
     assert "previous class: torch.nn.modules.activation.GELU" in text
     assert "previous settings" not in text
 
 
-def test_other_settings_of_the_same_class_are_told() -> None:
+def test_changed_settings_of_the_same_class_are_shown() -> None:
     def norm(eps: str) -> Model:
         return make.model({"children": {"norm": {"class": "Norm", "extra": f"64, eps={eps}"}}})
 
@@ -219,7 +219,7 @@ def test_other_settings_of_the_same_class_are_told() -> None:
     assert "previous settings: 64, eps=1e-05" in shown
 
 
-def test_what_is_the_same_is_not_spoken_of() -> None:
+def test_unchanged_parts_are_not_mentioned() -> None:
     assert "changed" not in told_changes("blocks.0.attention").lower()
 
 
@@ -232,7 +232,7 @@ def told_performance(
     )
 
 
-def test_time_flops_and_memory_are_told_with_their_share() -> None:
+def test_time_flops_and_memory_are_shown_with_their_share() -> None:
     text = told_performance("blocks.0.fc", samples.measures())
 
     assert "Fastest run  2 calls" in text
@@ -242,13 +242,13 @@ def test_time_flops_and_memory_are_told_with_their_share() -> None:
     assert "the lowest of 5 runs" in text
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_unmeasured_values_are_omitted() -> None:
     assert "backward  " not in told_performance("blocks.0.fc", samples.measures()).replace(
         "for backward", ""
     )
 
 
-def test_calls_are_told_with_what_went_in_and_out() -> None:
+def test_calls_are_shown_with_inputs_and_outputs() -> None:
     text = told_performance("blocks.0.fc", samples.statistics())
 
     assert "Calls  7 in total, 9.00ms while recording, 1 raised" in text
@@ -257,13 +257,13 @@ def test_calls_are_told_with_what_went_in_and_out() -> None:
     assert "   3          ✗    ValueError" in text
 
 
-def test_a_table_that_is_too_wide_is_set_closer() -> None:
+def test_a_too_wide_table_is_compacted() -> None:
     assert "   1 1.00ms in  2×4         -2   2    0   1" in told_performance(
         "blocks.0.fc", samples.statistics(), width=46
     )
 
 
-def test_differences_are_told_from_the_call_before() -> None:
+def test_differences_from_the_previous_call_are_shown() -> None:
     text = told_performance("blocks.0.fc", samples.statistics(), differences=True)
 
     assert "Differences from the previous call" in text
@@ -271,7 +271,7 @@ def test_differences_are_told_from_the_call_before() -> None:
     assert "               out  2×4          -2   +2    +0   +1" in text
 
 
-def test_a_trace_tells_time_where_nothing_was_measured() -> None:
+def test_a_trace_shows_times_without_a_profile() -> None:
     text = told_performance("blocks.0.fc", samples.traced())
 
     assert text.startswith("One traced forward  times include tracing\ncalls")

@@ -24,7 +24,7 @@ def panel_of(found: Findings) -> FindingsPanel:
     return FindingsPanel(subject_of(samples.store(None, found)))
 
 
-def test_each_problem_is_a_sentence_and_a_place() -> None:
+def test_each_problem_has_a_message_and_a_path() -> None:
     panel = panel_of(samples.findings())
 
     shown = seen(panel)
@@ -36,14 +36,14 @@ def test_each_problem_is_a_sentence_and_a_place() -> None:
     assert panel.subtitle == "1 error, 1 warning, 1 note"
 
 
-def test_those_inside_the_module_come_first() -> None:
+def test_problems_inside_the_module_come_first() -> None:
     shown = seen(panel_of(samples.findings()), "blocks.1")
 
     assert shown.splitlines()[0].startswith("▌! half of the units")
     assert shown.index("in other modules") < shown.index("sqrt produced")
 
 
-def test_the_cursor_goes_from_problem_to_problem_and_to_the_place() -> None:
+def test_the_cursor_moves_between_problems_and_enter_opens_the_module() -> None:
     app = PanelApp(panel_of(samples.findings()))
 
     async def story(pilot: Pilot[None]) -> None:
@@ -55,7 +55,7 @@ def test_the_cursor_goes_from_problem_to_problem_and_to_the_place() -> None:
     assert jumps == ["blocks.0.fc", "blocks.1", "", "blocks.1"]
 
 
-def test_all_about_a_problem_is_a_key_away(tmp_path: Path) -> None:
+def test_a_key_shows_all_details_of_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text(samples.CODE, encoding="utf-8")
     found = samples.findings(str(file))
@@ -70,18 +70,18 @@ def test_all_about_a_problem_is_a_key_away(tmp_path: Path) -> None:
     assert "why:" not in again
 
 
-def test_no_problem_is_good_news() -> None:
+def test_a_model_without_problems_says_so() -> None:
     assert "No problems found in this forward" in seen(panel_of(Findings()))
 
 
-def test_a_training_without_problems_tells_up_to_which_step() -> None:
+def test_a_run_without_problems_names_the_last_checked_step() -> None:
     run = samples.store()
     samples.train(run, range(174))
 
     assert "No problems found up to step 173." in seen(FindingsPanel(subject_of(run)))
 
 
-def test_ten_thousand_problems_are_told_in_part() -> None:
+def test_a_list_of_ten_thousand_problems_is_shortened() -> None:
     one = Finding(severity="info", kind="x", message="again")
     panel = panel_of(Findings(findings=(one,) * 10_000))
 

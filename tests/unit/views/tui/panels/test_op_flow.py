@@ -23,7 +23,7 @@ def test_the_ops_inside_a_module_are_listed_in_order() -> None:
     assert shown[2] == ""
 
 
-def test_an_op_is_opened_with_what_it_comes_from_and_goes_to() -> None:
+def test_an_op_opens_with_its_parents_and_children() -> None:
     shown = seen(panel_of(), "blocks.0", ["enter"])
 
     assert "linear_1_1  in blocks.0.fc" in shown
@@ -35,7 +35,7 @@ def test_an_op_is_opened_with_what_it_comes_from_and_goes_to() -> None:
     assert "→  add_1_4   2×3" in shown
 
 
-def test_it_is_walked_from_op_to_op_and_back() -> None:
+def test_ops_can_be_navigated_and_back() -> None:
     panel = panel_of()
     app = PanelApp(panel, "blocks.0")
     heads = []
@@ -60,13 +60,13 @@ def test_it_is_walked_from_op_to_op_and_back() -> None:
     assert isinstance(app.heard[-1], Panel.Leave)
 
 
-def test_parents_are_a_key_away_too() -> None:
+def test_a_key_goes_to_the_parents() -> None:
     shown = seen(panel_of(), "blocks.0", ["j", "left_square_bracket"])
 
     assert shown.splitlines()[0].startswith(" linear_1_1  in blocks.0.fc")
 
 
-def test_the_cursor_begins_where_there_is_somewhere_to_go_and_enter_walks_there() -> None:
+def test_the_cursor_starts_at_a_link_and_enter_follows_it() -> None:
     panel = panel_of()
     app = PanelApp(panel, "blocks.0")
 
@@ -79,7 +79,7 @@ def test_the_cursor_begins_where_there_is_somewhere_to_go_and_enter_walks_there(
     assert text_of(panel.rows[:1]) == "input_1_0  in the model itself"
 
 
-def test_a_parameter_leads_to_the_module_that_holds_it() -> None:
+def test_a_parameter_links_to_its_module() -> None:
     app = PanelApp(panel_of(), "blocks.0")
 
     async def story(pilot: Pilot[None]) -> None:
@@ -91,7 +91,7 @@ def test_a_parameter_leads_to_the_module_that_holds_it() -> None:
     assert jumps == ["blocks.0.fc"]
 
 
-def test_the_module_of_an_op_is_gone_to() -> None:
+def test_the_module_of_an_op_can_be_opened() -> None:
     app = PanelApp(panel_of(), "")
 
     async def story(pilot: Pilot[None]) -> None:
@@ -103,7 +103,7 @@ def test_the_module_of_an_op_is_gone_to() -> None:
     assert jumps == ["blocks.0"]
 
 
-def test_the_other_panels_are_told_where_the_cursor_is() -> None:
+def test_the_other_panels_are_notified_of_the_selected_op() -> None:
     app = PanelApp(panel_of(), "")
 
     async def story(pilot: Pilot[None]) -> None:
@@ -114,7 +114,7 @@ def test_the_other_panels_are_told_where_the_cursor_is() -> None:
     assert [message.op for message in app.heard if isinstance(message, Panel.Picked)] == [1, 2]
 
 
-def test_an_op_picked_elsewhere_is_gone_to() -> None:
+def test_an_op_selected_in_another_panel_is_selected_here() -> None:
     panel = panel_of()
 
     async def story(pilot: Pilot[None]) -> None:
@@ -125,11 +125,11 @@ def test_an_op_picked_elsewhere_is_gone_to() -> None:
     assert panel.row == 4
 
 
-def test_a_module_that_ran_nothing_says_so() -> None:
+def test_a_module_without_ops_says_so() -> None:
     assert "norm did not run in the traced forward." in seen(panel_of(), "norm")
 
 
-def test_a_long_pass_is_drawn_only_where_it_is_seen() -> None:
+def test_only_visible_rows_of_a_long_trace_are_drawn() -> None:
     panel = panel_of(samples.long_pass(20_000))
 
     assert "relu_20000_19999" in seen(panel, "", ["end"])

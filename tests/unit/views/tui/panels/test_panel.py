@@ -97,7 +97,7 @@ def test_the_cursor_moves_by_line_page_and_end(lines: Hundred) -> None:
     assert rows == [1, 2, 1, 11, 99, 99, 0, 0]
 
 
-def test_where_one_is_stands_beside_the_title(lines: Hundred) -> None:
+def test_the_position_is_shown_beside_the_title(lines: Hundred) -> None:
     said = []
 
     async def story(pilot: Pilot[None]) -> None:
@@ -118,13 +118,13 @@ def test_where_one_is_stands_beside_the_title(lines: Hundred) -> None:
     assert said == ["2/100", "100/100", "10%", "19%", "100%", "100% · all", "all"]
 
 
-def test_what_is_too_wide_can_be_panned_to(lines: Hundred) -> None:
+def test_wide_content_can_be_panned(lines: Hundred) -> None:
     shown = seen(lines, press=["shift+right"] * 25)
 
     assert shown.splitlines()[0].endswith("end")
 
 
-def test_a_second_click_goes_to_what_a_row_stands_for(lines: Hundred) -> None:
+def test_a_second_click_follows_a_row(lines: Hundred) -> None:
     app = PanelApp(lines)
 
     async def story(pilot: Pilot[None]) -> None:
@@ -147,7 +147,7 @@ def test_escape_goes_back_to_the_tree(lines: Hundred) -> None:
     assert isinstance(app.heard[-1], Panel.Leave)
 
 
-def test_another_module_begins_at_the_top(lines: Hundred) -> None:
+def test_selecting_another_module_scrolls_to_the_top(lines: Hundred) -> None:
     app = PanelApp(lines)
 
     async def story(pilot: Pilot[None]) -> None:
@@ -160,7 +160,7 @@ def test_another_module_begins_at_the_top(lines: Hundred) -> None:
     assert (lines.row, lines.scroll_offset.y) == (0, 0)
 
 
-def test_work_that_takes_a_while_says_how_to_stop_it_and_can_be_stopped(lines: Hundred) -> None:
+def test_long_work_says_how_to_cancel_it_and_can_be_canceled(lines: Hundred) -> None:
     app = PanelApp(lines)
     shown = []
 
@@ -184,7 +184,7 @@ def test_work_that_takes_a_while_says_how_to_stop_it_and_can_be_stopped(lines: H
     assert not any(isinstance(message, Panel.Leave) for message in app.heard)
 
 
-def test_work_that_never_ends_does_not_keep_the_user_from_quitting(lines: Hundred) -> None:
+def test_endless_work_does_not_prevent_quitting(lines: Hundred) -> None:
     async def story(pilot: Pilot[None]) -> None:
         lines.toil()
 
@@ -194,7 +194,7 @@ def test_work_that_never_ends_does_not_keep_the_user_from_quitting(lines: Hundre
     lines.release.set()
 
 
-def test_what_was_worked_out_is_taken(lines: Hundred) -> None:
+def test_the_result_of_background_work_is_used(lines: Hundred) -> None:
     async def story(pilot: Pilot[None]) -> None:
         lines.release.set()
         lines.toil()
@@ -213,7 +213,7 @@ def test_what_was_worked_out_is_taken(lines: Hundred) -> None:
         (ValueError("[/red] no"), "ValueError: [/red] no"),
     ],
 )
-def test_work_that_fails_is_a_sentence_and_no_crash(
+def test_failed_work_shows_a_message_and_does_not_crash(
     lines: Hundred, error: Exception, words: str
 ) -> None:
     app = PanelApp(lines)
@@ -229,7 +229,7 @@ def test_work_that_fails_is_a_sentence_and_no_crash(
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_panel_can_be_walked_through_at_any_size(
+def test_every_panel_can_be_navigated_at_any_size(
     panel: type[Panel], everything: ExplorerState
 ) -> None:
     pages = walk(panel(everything), ("blocks.0.fc", "broken", ""), SIZES)
@@ -238,7 +238,7 @@ def test_every_panel_can_be_walked_through_at_any_size(
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_panel_says_something_of_a_model_that_nothing_is_known_of(
+def test_every_panel_shows_something_for_a_model_without_data(
     panel: type[Panel],
 ) -> None:
     state = subject_of(samples.store(samples.hostile()))
@@ -266,7 +266,7 @@ def test_every_panel_is_drawn_in_any_theme(panel: type[Panel], everything: Explo
     assert len(set(pages)) == 1
 
 
-def test_nothing_is_lost_without_colors(
+def test_no_information_is_lost_without_colors(
     monkeypatch: pytest.MonkeyPatch, everything: ExplorerState
 ) -> None:
     colored = seen(PANELS[0](everything), "blocks.0.fc")
@@ -275,7 +275,7 @@ def test_nothing_is_lost_without_colors(
     assert seen(PANELS[0](everything), "blocks.0.fc") == colored
 
 
-def test_every_panel_has_a_key_a_title_and_a_way_to_get_what_it_shows() -> None:
+def test_every_panel_has_a_key_a_title_and_a_hint_for_missing_data() -> None:
     keys = [panel.key for panel in PANELS]
 
     assert len(set(keys)) == len(PANELS)
@@ -364,6 +364,6 @@ def walk(panel: Panel, paths: Iterable[str], sizes: Iterable[tuple[int, int]]) -
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel.title for panel in PANELS])
-def test_what_a_panel_without_anything_to_show_advises_is_there(panel: type[Panel]) -> None:
+def test_functions_named_in_empty_panels_exist(panel: type[Panel]) -> None:
     for name in re.findall(r"\btg\.(\w+)", panel.missing):
         assert hasattr(tg, name)

@@ -41,14 +41,14 @@ def length(shown: str, name: str) -> int:
     return line(shown, name).count("━")
 
 
-def test_each_layer_has_a_bar_by_the_size_of_its_gradient(run: MemoryStore) -> None:
+def test_each_layer_has_a_bar_for_its_gradient_norm(run: MemoryStore) -> None:
     shown = seen(GradientFlowPanel(subject_of(run)))
 
     assert shown.splitlines()[0].split() == ["layer", "log", "scale,", "1e-11", "…", "1e-1"]
     assert length(shown, "embed") > length(shown, "blocks.0.fc") > length(shown, "head") > 0
 
 
-def test_the_norm_is_that_of_all_parameters_of_a_layer(run: MemoryStore) -> None:
+def test_the_norm_covers_all_parameters_of_a_layer(run: MemoryStore) -> None:
     shown = seen(GradientFlowPanel(subject_of(run)))
 
     # Two parameters with 16 numbers each, whose spread is 1e-4 · exp(-39/20).
@@ -56,7 +56,7 @@ def test_the_norm_is_that_of_all_parameters_of_a_layer(run: MemoryStore) -> None
     assert f"{expected:.2e}" in line(shown, "blocks.0.fc")
 
 
-def test_updates_are_a_key_away(run: MemoryStore) -> None:
+def test_a_key_switches_to_updates(run: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(run))
 
     shown = seen(panel, press=["space"])
@@ -79,7 +79,7 @@ def flowing(run: MemoryStore) -> MemoryStore:
     return run
 
 
-def test_gradients_of_outputs_are_two_keys_away(flowing: MemoryStore) -> None:
+def test_a_second_key_press_switches_to_output_gradients(flowing: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(flowing))
 
     shown = seen(panel, press=["space", "space"])
@@ -95,7 +95,7 @@ def test_gradients_of_outputs_are_two_keys_away(flowing: MemoryStore) -> None:
     }
 
 
-def test_after_outputs_come_parameters_again(flowing: MemoryStore) -> None:
+def test_a_third_key_press_returns_to_parameters(flowing: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(flowing))
 
     seen(panel, press=["space"] * 3)
@@ -103,7 +103,7 @@ def test_after_outputs_come_parameters_again(flowing: MemoryStore) -> None:
     assert panel.subtitle == "gradient norm"
 
 
-def test_what_was_not_recorded_is_left_out(run: MemoryStore) -> None:
+def test_kinds_that_were_not_recorded_are_skipped(run: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(run))
 
     seen(panel, press=["space"] * 2)
@@ -111,7 +111,7 @@ def test_what_was_not_recorded_is_left_out(run: MemoryStore) -> None:
     assert panel.subtitle == "gradient norm"
 
 
-def test_outputs_are_shown_at_first_where_nothing_else_is_known() -> None:
+def test_output_gradients_are_shown_first_if_nothing_else_was_recorded() -> None:
     store = samples.store()
     put = store.series("head", "output.grad", "stats")
     store.put_frame(Frame(step=0, time_ns=0, points={put: samples.stats()}))
@@ -123,7 +123,7 @@ def test_outputs_are_shown_at_first_where_nothing_else_is_known() -> None:
     assert "head" in shown
 
 
-def test_the_largest_can_come_first(run: MemoryStore) -> None:
+def test_layers_can_be_sorted_by_size(run: MemoryStore) -> None:
     gradient = run.series("head", "weight.grad", "stats")
     bad = samples.stats(0.0, 100.0, count=16)
     run.put_frame(Frame(step=40, time_ns=0, points={gradient: bad}))
@@ -133,7 +133,7 @@ def test_the_largest_can_come_first(run: MemoryStore) -> None:
     assert shown.splitlines()[1].lstrip("▌ ").startswith("head")
 
 
-def test_a_gradient_that_is_no_number_stands_out(run: MemoryStore) -> None:
+def test_a_nan_gradient_is_highlighted(run: MemoryStore) -> None:
     series = run.series("head", "weight.grad", "stats")
     run.put_frame(Frame(step=40, time_ns=0, points={series: samples.stats(0.0, 1.0, nan=3)}))
     panel = GradientFlowPanel(subject_of(run))
@@ -146,7 +146,7 @@ def test_a_gradient_that_is_no_number_stands_out(run: MemoryStore) -> None:
     }
 
 
-def test_the_layers_of_the_module_are_marked_and_gone_to(run: MemoryStore) -> None:
+def test_layers_of_the_selected_module_are_marked_and_can_be_opened(run: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(run))
     app = PanelApp(panel, "blocks.1")
 
@@ -160,7 +160,7 @@ def test_the_layers_of_the_module_are_marked_and_gone_to(run: MemoryStore) -> No
     assert [row.tone for row in panel.rows].count("marked") == 1
 
 
-def test_all_gradients_and_updates_are_wanted_and_no_others(run: MemoryStore) -> None:
+def test_only_gradient_and_update_series_are_requested(run: MemoryStore) -> None:
     panel = GradientFlowPanel(subject_of(run))
 
     wanted = {one.name for one in run.series() if one.id in set(panel.wanted())}
@@ -168,7 +168,7 @@ def test_all_gradients_and_updates_are_wanted_and_no_others(run: MemoryStore) ->
     assert wanted == {"weight.grad", "bias.grad", "weight.update", "bias.update"}
 
 
-def test_series_are_listed_with_their_latest_numbers(run: MemoryStore) -> None:
+def test_series_are_listed_with_their_latest_values(run: MemoryStore) -> None:
     lines = seen(SeriesPanel(subject_of(run)), "blocks.0.fc").split("\n")
 
     assert [line.lstrip("▌ ").split()[:2] for line in lines if line.strip()][-4:] == [
@@ -179,7 +179,7 @@ def test_series_are_listed_with_their_latest_numbers(run: MemoryStore) -> None:
     ]
 
 
-def test_the_one_under_the_cursor_has_a_chart(run: MemoryStore) -> None:
+def test_the_selected_series_has_a_chart(run: MemoryStore) -> None:
     first = seen(SeriesPanel(subject_of(run)), "blocks.0.fc")
     second = seen(SeriesPanel(subject_of(run)), "blocks.0.fc", ["down"])
 
@@ -189,7 +189,7 @@ def test_the_one_under_the_cursor_has_a_chart(run: MemoryStore) -> None:
     assert "▄" in second
 
 
-def test_a_chart_has_its_range_beside_it(run: MemoryStore) -> None:
+def test_a_chart_is_labeled_with_its_range(run: MemoryStore) -> None:
     shown = seen(SeriesPanel(subject_of(run)))
 
     assert shown.splitlines()[0].strip() == "loss  0.02024"
@@ -217,7 +217,7 @@ def test_a_module_without_series_says_so(run: MemoryStore) -> None:
     assert "No series recorded for broken." in seen(SeriesPanel(subject_of(run)), "broken")
 
 
-def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:
+def test_only_series_of_the_module_are_requested(run: MemoryStore) -> None:
     state = subject_of(run)
     panel = SeriesPanel(state)
     panel.module = module_at(state, "head")

@@ -35,7 +35,7 @@ def net() -> Net:
     return Net()
 
 
-def test_a_tensor_opens_into_its_numbers(net: Net) -> None:
+def test_a_tensor_opens_into_its_values(net: Net) -> None:
     with torch.no_grad():
         net.layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.0, float("nan")], [3.5, 4.25]]))
 
@@ -49,7 +49,7 @@ def test_a_tensor_opens_into_its_numbers(net: Net) -> None:
     assert "1           0        nan" in shown
 
 
-def test_the_title_tells_where_the_tensor_is_held(net: Net) -> None:
+def test_the_title_shows_the_path_of_the_tensor(net: Net) -> None:
     net.layer.kept = {"a": [torch.zeros(2)]}  # type: ignore[assignment]
     panel = panel_of(net, {})
 
@@ -58,7 +58,7 @@ def test_the_title_tells_where_the_tensor_is_held(net: Net) -> None:
     assert panel.subtitle == "layer.kept['a'][0]"
 
 
-def test_the_viewer_closes_where_it_was_opened(net: Net) -> None:
+def test_closing_the_viewer_returns_to_where_it_was_opened(net: Net) -> None:
     panel = panel_of(net)
     app = PanelApp(panel, "layer")
 
@@ -74,7 +74,7 @@ def test_the_viewer_closes_where_it_was_opened(net: Net) -> None:
     assert not app.heard
 
 
-def test_slices_are_browsed_through(net: Net) -> None:
+def test_slices_can_be_browsed(net: Net) -> None:
     maps = torch.arange(24.0).reshape(1, 2, 3, 4)
     recorded = {"layer": {"output": maps}}
 
@@ -89,7 +89,7 @@ def test_slices_are_browsed_through(net: Net) -> None:
     assert "1 of 2" in around
 
 
-def test_dimensions_and_axes_are_chosen(net: Net) -> None:
+def test_dimensions_and_axes_can_be_selected(net: Net) -> None:
     recorded = {"layer": {"output": torch.zeros(5, 6, 7)}}
 
     turned = seen(panel_of(net, recorded), "layer", ["enter", "t"])
@@ -103,7 +103,7 @@ def typed(words: str) -> list[str]:
     return ["s", "home", "ctrl+k", *(letters.get(letter, letter) for letter in words), "enter"]
 
 
-def test_a_slice_is_typed(net: Net) -> None:
+def test_a_slice_can_be_typed(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(120.0).reshape(2, 3, 4, 5)}}
 
     shown = seen(panel_of(net, recorded), "layer", ["enter", *typed("1,2,1:3,::2")])
@@ -115,7 +115,7 @@ def test_a_slice_is_typed(net: Net) -> None:
     assert ["2", "110", "112", "114"] in lines
 
 
-def test_the_statistics_of_a_typed_slice_are_its_own(net: Net) -> None:
+def test_statistics_cover_only_the_typed_slice(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(120.0).reshape(2, 3, 4, 5)}}
 
     whole = seen(panel_of(net, recorded), "layer", ["enter"])
@@ -128,7 +128,7 @@ def test_the_statistics_of_a_typed_slice_are_its_own(net: Net) -> None:
     assert "of 120\n" in _trimmed(again)
 
 
-def test_the_statistics_follow_when_one_browses_on_from_a_typed_slice(net: Net) -> None:
+def test_statistics_follow_browsing_from_a_typed_slice(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
 
     shown = seen(panel_of(net, recorded), "layer", ["enter", *typed("0"), "right_square_bracket"])
@@ -138,7 +138,7 @@ def test_the_statistics_follow_when_one_browses_on_from_a_typed_slice(net: Net) 
     assert "of 12 in [1, :, :]" in shown
 
 
-def test_browsing_through_a_whole_tensor_keeps_the_statistics_of_all_of_it(net: Net) -> None:
+def test_browsing_a_whole_tensor_keeps_its_full_statistics(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
 
     shown = seen(panel_of(net, recorded), "layer", ["enter", "right_square_bracket"])
@@ -152,7 +152,7 @@ def _trimmed(shown: str) -> str:
 
 
 @pytest.mark.parametrize("leave", ["escape", "another module"])
-def test_measuring_a_huge_tensor_is_given_up(net: Net, leave: str) -> None:
+def test_measuring_a_huge_tensor_can_be_canceled(net: Net, leave: str) -> None:
     # Numbers that take minutes to measure, in the memory of two.
     panel = panel_of(net, {"layer": {"output": torch.tensor([0.0, 1.0]).expand(1 << 35, 2)}})
     app = PanelApp(panel, "layer")
@@ -176,7 +176,7 @@ def test_measuring_a_huge_tensor_is_given_up(net: Net, leave: str) -> None:
     drive(app, story)
 
 
-def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
+def test_an_invalid_slice_says_why_and_can_be_corrected(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
     wrong = typed("9")
 
@@ -190,7 +190,7 @@ def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
     assert "[0, :, :]  1 of 2" in given_up
 
 
-def test_how_a_tensor_is_looked_at_is_kept(net: Net) -> None:
+def test_the_view_of_a_tensor_is_remembered(net: Net) -> None:
     recorded = {"layer": {"a": torch.zeros(2, 3, 4), "b": torch.zeros(2, 3, 4)}}
     panel = panel_of(net, recorded)
 
@@ -202,7 +202,7 @@ def test_how_a_tensor_is_looked_at_is_kept(net: Net) -> None:
     assert "[0, :, :]  1 of 2" in seen(panel_of(net, recorded), "layer", ["j", "enter"])
 
 
-def test_a_look_is_not_kept_for_a_tensor_of_another_shape(net: Net) -> None:
+def test_the_view_is_not_reused_for_a_tensor_of_another_shape(net: Net) -> None:
     panel = panel_of(net)
     app = PanelApp(panel, "layer")
 
@@ -220,7 +220,7 @@ def test_a_look_is_not_kept_for_a_tensor_of_another_shape(net: Net) -> None:
     assert "[:, :]" in text_of(panel.rows)
 
 
-def test_three_channels_are_seen_in_their_colors(net: Net) -> None:
+def test_three_channels_are_shown_as_rgb(net: Net) -> None:
     recorded = {"layer": {"output": torch.rand(3, 16, 16)}}
 
     colored = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
@@ -231,7 +231,7 @@ def test_three_channels_are_seen_in_their_colors(net: Net) -> None:
     assert "[0, :, :]  1 of 3" in channel
 
 
-def test_only_keys_that_act_on_the_tensor_are_offered(net: Net) -> None:
+def test_only_applicable_keys_are_offered(net: Net) -> None:
     recorded = {
         "layer": {
             "picture": torch.rand(3, 16, 16),
@@ -254,7 +254,7 @@ def test_only_keys_that_act_on_the_tensor_are_offered(net: Net) -> None:
 
 
 @pytest.mark.parametrize("without", ["color", "many colors"])
-def test_a_picture_is_drawn_in_shades_where_there_are_few_colors(
+def test_an_image_is_drawn_in_grayscale_with_few_colors(
     net: Net, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = {"layer": {"output": torch.tensor([[-1.0, 0.0], [float("nan"), 1.0]] * 2)}}
@@ -268,7 +268,7 @@ def test_a_picture_is_drawn_in_shades_where_there_are_few_colors(
     assert "▀" not in shown
 
 
-def test_columns_are_panned_through(net: Net) -> None:
+def test_columns_can_be_panned(net: Net) -> None:
     recorded = {"layer": {"output": torch.arange(100.0)}}
 
     shown = seen(panel_of(net, recorded), "layer", ["enter", "l", "l", "l", "h"])
@@ -276,7 +276,7 @@ def test_columns_are_panned_through(net: Net) -> None:
     assert "\n 0           2          3          4          5" in shown
 
 
-def test_a_tensor_is_seen_as_a_picture_and_its_slices_as_a_sheet(net: Net) -> None:
+def test_a_tensor_is_shown_as_an_image_and_its_slices_as_a_contact_sheet(net: Net) -> None:
     recorded = {"layer": {"output": torch.randn(9, 6, 6)}}
 
     picture = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
@@ -295,7 +295,7 @@ def test_a_tensor_is_seen_as_a_picture_and_its_slices_as_a_sheet(net: Net) -> No
         ((3, 1, 500), "slices 0 – 2 of 3"),
     ],
 )
-def test_a_sheet_shows_as_many_slices_as_can_be_told_apart(
+def test_a_contact_sheet_shows_as_many_slices_as_are_legible(
     net: Net, shape: tuple[int, ...], words: str
 ) -> None:
     recorded = {"layer": {"output": torch.zeros(shape)}}
@@ -303,7 +303,7 @@ def test_a_sheet_shows_as_many_slices_as_can_be_told_apart(
     assert words in seen(panel_of(net, recorded), "layer", ["enter", "enter", "enter"])
 
 
-def test_a_sheet_is_turned_like_a_page(net: Net) -> None:
+def test_a_contact_sheet_has_pages(net: Net) -> None:
     recorded = {"layer": {"output": torch.zeros(4_000, 3, 3)}}
     sheet = ["enter", "enter", "enter"]
     forth, back = "right_square_bracket", "left_square_bracket"
@@ -312,7 +312,7 @@ def test_a_sheet_is_turned_like_a_page(net: Net) -> None:
     assert "slices 0 – 208 of" in seen(panel_of(net, recorded), "layer", [*sheet, forth, back])
 
 
-def test_a_tensor_without_numbers_says_why(net: Net) -> None:
+def test_a_tensor_without_values_says_why(net: Net) -> None:
     recorded = {"layer": {"output": torch.zeros(3, device="meta")}}
 
     assert "the tensor is on the meta device" in seen(panel_of(net, recorded), "layer", ["enter"])
@@ -344,7 +344,7 @@ def look_at(words: str, shape: tuple[int, ...] = SHAPE) -> TensorSlice:
         ("0, 0, :99", "[0, 0, :, :]"),
     ],
 )
-def test_a_slice_is_read_as_python_reads_it(words: str, text: str) -> None:
+def test_a_slice_is_parsed_like_python(words: str, text: str) -> None:
     assert look_at(words).text == text
 
 
@@ -363,18 +363,18 @@ def test_a_slice_is_read_as_python_reads_it(words: str, text: str) -> None:
         ("..., ...", "Use “...” only once"),
     ],
 )
-def test_what_is_wrong_with_a_slice_is_said(words: str, problem: str) -> None:
+def test_an_invalid_slice_error_names_the_problem(words: str, problem: str) -> None:
     with pytest.raises(ValueError, match="^" + problem.replace(".", r"\.")):
         read_slice(words, SHAPE)
 
 
-def test_a_number_has_no_dimensions() -> None:
+def test_a_scalar_tensor_has_no_dimensions() -> None:
     assert read_slice("", ()) == ()
     with pytest.raises(ValueError, match="Too many indices: 1 for 0 dimensions"):
         read_slice("0", ())
 
 
-def test_the_last_two_stretches_are_rows_and_columns_and_the_one_before_is_browsed() -> None:
+def test_the_last_two_slices_are_rows_and_columns_and_the_one_before_is_browsed() -> None:
     look = look_at("2:6:2, :, 0")
 
     assert (look.shown, look.moving) == ((1, 3), 0)
@@ -385,14 +385,14 @@ def test_the_last_two_stretches_are_rows_and_columns_and_the_one_before_is_brows
     assert look.text == "[2, :, 0, :]"
 
 
-def test_sides_are_places_in_the_tensor() -> None:
+def test_row_and_column_indices_refer_to_the_tensor() -> None:
     look = look_at("2, 1, 1:4, ::2")
 
     assert look.sides == (range(1, 4), range(0, 6, 2))
     assert look.extent == (3, 3)
 
 
-def test_what_has_no_rows_has_no_picture() -> None:
+def test_a_tensor_without_rows_has_no_image() -> None:
     look = look_at("2")
     look.next_mode()
 
@@ -403,7 +403,7 @@ def test_what_has_no_rows_has_no_picture() -> None:
     assert look.extent == (1, 6)
 
 
-def test_axes_are_turned_after_a_slice_with_none() -> None:
+def test_axes_can_be_swapped_after_selecting_a_single_element() -> None:
     look = look_at("1, 1, 1, 1")
 
     look.turn()
@@ -424,13 +424,13 @@ def test_axes_are_turned_after_a_slice_with_none() -> None:
         ((4, 8, 8), None),
     ],
 )
-def test_red_green_and_blue_come_before_the_picture_or_after_it(
+def test_the_rgb_dimension_can_be_first_or_last(
     shape: tuple[int, ...], channels: int | None
 ) -> None:
     assert channels_of(shape) == channels
 
 
-def test_colors_are_seen_together_or_one_by_one() -> None:
+def test_rgb_channels_are_shown_together_or_separately() -> None:
     look = TensorSlice((2, 16, 24, 3), colored=True)
     look.next_mode()
 
@@ -440,7 +440,7 @@ def test_colors_are_seen_together_or_one_by_one() -> None:
     assert (look.is_colored, look.text) == (False, "[0, 0, :, :]")
 
 
-def test_colors_of_numbers_are_a_picture() -> None:
+def test_toggling_rgb_on_values_switches_to_an_image() -> None:
     look = TensorSlice((3, 16, 24))
 
     look.turn_colors()
@@ -449,7 +449,7 @@ def test_colors_of_numbers_are_a_picture() -> None:
     assert look.modes == ("numbers", "picture")
 
 
-def test_channels_side_by_side_become_one_picture() -> None:
+def test_toggling_rgb_on_a_contact_sheet_switches_to_one_image() -> None:
     look = TensorSlice((3, 16, 24))
     look.next_mode()
     look.next_mode()
@@ -459,7 +459,7 @@ def test_channels_side_by_side_become_one_picture() -> None:
     assert (look.mode, look.is_colored) == ("picture", True)
 
 
-def test_what_has_no_three_channels_is_not_colored() -> None:
+def test_a_tensor_without_three_channels_is_not_shown_as_rgb() -> None:
     look = TensorSlice((4, 16, 24), colored=True)
 
     look.turn_colors()
@@ -507,13 +507,13 @@ def test_three_channels_are_red_green_and_blue(last: bool) -> None:
     assert text_of(rows[-1:]) == "0 … 1 as red, green and blue"
 
 
-def test_bytes_are_colors_as_they_are() -> None:
+def test_uint8_values_are_used_as_colors_directly() -> None:
     rows = painter(np.full((3, 4, 4), 51, np.float32), dtype="uint8").picture(4, 2)
 
     assert set(colors(rows)) == {"#333333"}
 
 
-def test_other_numbers_are_stretched_to_all_colors() -> None:
+def test_other_dtypes_are_scaled_to_the_color_range() -> None:
     numbers = np.full((3, 4, 4), -2, np.float32)
     numbers[:, 0, 0] = 3
 
@@ -523,14 +523,14 @@ def test_other_numbers_are_stretched_to_all_colors() -> None:
     assert text_of(rows[-1:]).startswith("-2 … 3 as")
 
 
-def test_what_is_no_number_stands_out_among_colors() -> None:
+def test_nan_is_highlighted_in_rgb_images() -> None:
     numbers = np.zeros((3, 4, 4), np.float32)
     numbers[1, 0, 2] = np.nan
 
     assert colors(painter(numbers).picture(4, 2))[2] == MAGENTA
 
 
-def test_the_ends_around_a_zero_are_told_apart_in_shades() -> None:
+def test_negative_and_positive_values_differ_in_grayscale() -> None:
     numbers = np.array([[-1.0, 0.0, 1.0]] * 2, np.float32)
 
     colored = colors(painter(numbers).picture(3, 1))
@@ -550,7 +550,7 @@ def test_the_ends_around_a_zero_are_told_apart_in_shades() -> None:
         ((4, 4), (30, 10), (20, 10)),
     ],
 )
-def test_a_picture_keeps_its_shape_as_far_as_it_can_be_seen(
+def test_an_image_keeps_its_aspect_ratio_if_legible(
     shape: tuple[int, int], room: tuple[int, int], cells: tuple[int, int]
 ) -> None:
     numbers = np.zeros(shape, np.float32)
@@ -560,7 +560,7 @@ def test_a_picture_keeps_its_shape_as_far_as_it_can_be_seen(
     assert (len(rows[0].pictures[0]), len(rows)) == cells
 
 
-def test_many_colored_pictures_lie_side_by_side() -> None:
+def test_several_rgb_images_are_side_by_side() -> None:
     numbers = np.random.default_rng(0).random((4, 3, 4, 4), np.float32)
     paints = painter(numbers)
     paints._look.next_mode()
