@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import s3fs
+
 BUCKET = "bucket"
 _START_SECONDS = 60.0
 
@@ -42,6 +44,8 @@ def s3_server() -> Iterator[Mapping[str, str]]:
         _await(f"{endpoint}/moto-api/", server)
         bucket = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
         urllib.request.urlopen(bucket).close()
+        # fsspec would go on using the server of an earlier test.
+        s3fs.S3FileSystem.clear_instance_cache()
         yield credentials(endpoint)
     finally:
         server.kill()

@@ -215,7 +215,7 @@ def test_corruption_in_the_middle_is_reported(tmp_path: Path) -> None:
         (b"", 'has no list of "traceEvents"'),
         (b"hello", 'has no list of "traceEvents"'),
         (b'{"loss": [1, 2]}', 'has no list of "traceEvents"'),
-        (b"\x1f\x8b\x08nonsense", "the compressed file is damaged"),
+        (b"\x1f\x8b\x08nonsense", "the compressed file is corrupt"),
         (b'{"traceEvents": [{"ph": "X"', "ends in the middle, before the first op or kernel"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "net", "ts": 1}]}',
