@@ -33,7 +33,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only",
         nargs="+",
         metavar="NAME",
-        help="groups, families, or parts of names; holdout-1, -2 and -3 run only if named",
+        help="groups, families, or parts of names; holdout-1 to -5 run only if named",
     )
     add("--log-freq", nargs="+", type=int, default=[1, 5, 20], metavar="N")
     add("--workers", type=int, default=2, help="processes (%(default)s)")

@@ -18,14 +18,19 @@ from torchglass.capture.watch.watcher import Watcher
 
 Train = Callable[["Watch"], None]
 Group = Literal["planted", "healthy", "traincheck"]
-Sample = Literal["in-sample", "holdout-1", "holdout-2", "holdout-3", "holdout-4"]
+Sample = Literal["in-sample", "holdout-1", "holdout-2", "holdout-3", "holdout-4", "holdout-5"]
 Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Tensor, Tensor], Any]
 
 functional: Any = torch.nn.functional
 """torch's, without its types: they would give losses a `backward` that mypy calls untyped."""
 
-_HOLD_OUTS: dict[str, Sample] = {"second": "holdout-2", "third": "holdout-3", "fourth": "holdout-4"}
+_HOLD_OUTS: dict[str, Sample] = {
+    "second": "holdout-2",
+    "third": "holdout-3",
+    "fourth": "holdout-4",
+    "fifth": "holdout-5",
+}
 """What the names of the files of a hold-out begin with; all others are of the first."""
 _PACKAGES = ("planted", "healthy", "holdout")
 _TRAINCHECK = "benchmarks.diagnosis.traincheck"
@@ -39,10 +44,16 @@ class Watch:
     log_freq: int
     losses: list[float] = field(default_factory=list)
     """Losses, or what falls instead of them, of a training that does not log its loss."""
+    diagnoses: list[tg.Diagnosis] = field(default_factory=list)
+    """What was said of a model and a batch, if nothing was recorded."""
 
     def __call__(self, model: nn.Module, rank: int = 0, **options: Any) -> Watcher:
         path = self.folder / f"rank{rank}.glass"
         return tg.watch(model, log_freq=self.log_freq, save=path, verbose=False, **options)
+
+    def diagnose(self, model: nn.Module, batch: Any, **options: Any) -> None:
+        """`tg.diagnose` of a model and a batch, for a case without a training of its own."""
+        self.diagnoses.append(tg.diagnose(model, batch, **options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

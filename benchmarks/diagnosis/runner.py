@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -84,8 +83,7 @@ def _run(task: tuple[str, int, int]) -> Result:
         try:
             case.train(watch)
             seconds = time.perf_counter() - started
-            target = _target(watch.folder)
-            found = _findings(target)
+            found = _findings(watch)
             first, last = _losses(watch)
         except Exception as problem:  # noqa: BLE001 - the other cases are to be run
             error = f"{type(problem).__name__}: {problem}"
@@ -109,10 +107,9 @@ def _target(folder: Path) -> Path:
     return files[0] if len(files) == 1 else folder
 
 
-def _findings(target: os.PathLike[str]) -> tuple[Found, ...]:
-    diagnose = getattr(tg, "diagnose", None)
-    findings = diagnose(target).findings if diagnose else tg.open(target).findings
-    return tuple(map(_compared, findings))
+def _findings(watch: Watch) -> tuple[Found, ...]:
+    diagnosis = watch.diagnoses[0] if watch.diagnoses else tg.diagnose(_target(watch.folder))
+    return tuple(map(_compared, diagnosis.findings))
 
 
 def _compared(finding: Any) -> Found:
@@ -130,6 +127,8 @@ def _compared(finding: Any) -> Found:
 def _losses(watch: Watch) -> tuple[float, float]:
     """The mean loss of the first and of the last tenth of the steps."""
     values = np.asarray(watch.losses)
+    if watch.diagnoses:
+        return float("nan"), float("nan")
     if not len(values):
         with tg.open(watch.folder / "rank0.glass") as run:
             values = np.asarray(run["loss"].values, dtype=float)
