@@ -102,6 +102,10 @@ class _UnwrittenFrame(NamedTuple):
 
 
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+_GONE = (
+    "the watched model no longer exists, so its training is not recorded; keep a reference to it: "
+    "parts = nn.ModuleList([a, b]), then tg.watch(parts)"
+)
 
 
 @final
@@ -180,6 +184,8 @@ class Watcher:
             number = logged_number(name, value, self._reader.reads)
             if not self._steps.is_paused:
                 self._steps.log(SeriesName("", str(name)), number)
+            if self._model() is None and self._close_sink.alive:
+                self.miss(ReferenceError(_GONE))
         # Not in a function: our own errors must not leave the fence above.
         error, self._on_finding.pending = self._on_finding.pending, None
         if error is not None:

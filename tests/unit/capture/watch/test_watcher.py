@@ -352,6 +352,18 @@ def test_a_watcher_does_not_keep_the_model_alive(store: MemoryStore) -> None:
     watcher.close()
 
 
+def test_a_log_after_the_model_is_gone_says_that_nothing_is_recorded(store: MemoryStore) -> None:
+    model = Tied()
+    # Only the list was watched, and nobody keeps it.
+    watcher = Watcher(nn.ModuleList([model]), store)
+    gc.collect()
+    train(model, 1)
+
+    with pytest.warns(TorchglassWarning, match="keep a reference"):
+        watcher.log("loss", 1.0)
+    watcher.close()
+
+
 class Broken(MemoryStore):
     """A sink with an error in it."""
 
