@@ -667,3 +667,48 @@ def above_notes(run: Any) -> list[str]:
 
 def _problems(findings: tuple[Any, ...]) -> Iterator[Any]:
     return (one for one in findings if one.severity != "info")
+
+
+def test_weights_that_are_put_back_after_each_step_are_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+
+    def loop(watcher: Any, *, puts_back: bool = True) -> None:
+        for _ in range(30):
+            x = torch.randn(16, 4)
+            loss = F.mse_loss(model(x), x[:, :1])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if puts_back:
+                model.load_state_dict(start)
+            watcher.log("loss", loss)
+
+    sick = watched(tmp_path, model, loop)
+    (found,) = [one for one in tg.diagnose(sick).findings if one.kind == "lost-updates"]
+    assert "put back after each step" in found.message
+
+    (tmp_path / "healthy").mkdir()
+    healthy = watched(tmp_path / "healthy", model, lambda one: loop(one, puts_back=False))
+    assert tg.diagnose(healthy).verdict == "healthy"
+
+
+def test_settings_that_mean_the_opposite_elsewhere_are_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=0.99), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, maximize=True)
+
+    def loop(watcher: Any) -> None:
+        for _ in range(40):
+            x = torch.randn(16, 4)
+            loss = F.cross_entropy(model(x), x[:, :3].argmax(-1))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            watcher.log("loss", loss)
+
+    remedies = {
+        one.kind: one.remedy for one in tg.diagnose(watched(tmp_path, model, loop)).findings
+    }
+    assert "momentum=0.01" in remedies["batch-norm-drift"]
+    assert "maximize=True" in remedies["loss-diverges"]

@@ -34,6 +34,8 @@ class OptimizerFacts:
     """The shapes of its parameters that are not in the model: "64×10"."""
     steps: int = 0
     """How often it has stepped."""
+    is_maximizing: bool = False
+    """Whether it raises the loss: it was created with maximize=True."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,9 @@ class ParameterFacts:
     without_gradient: int = 0
     updates: Track = Track()
     """The size of its updates relative to its own size, from a sample of its values."""
+    kept: Track = Track()
+    """How far it is from where it was before the update that was last looked at, in sizes of that
+    update: about 1 at the next one, 0 if it was put back."""
     moved: Track = Track()
     """For a parameter in half precision: the share of its values that an update changed."""
     has_equal_rows: bool = False
@@ -78,6 +83,8 @@ class ModuleFacts:
     """The probability of a dropout module."""
     is_registered: bool = True
     """Whether it is part of the model; one in a plain list is not."""
+    momentum: float | None = None
+    """The share of each batch in the running statistics of a batch norm."""
     frozen_by: str = ""
     """An attribute that says that its parameters are frozen: "frozen_stages=2"."""
 

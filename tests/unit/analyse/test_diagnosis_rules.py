@@ -485,11 +485,61 @@ def recurrent(first: float, **facts: Any) -> TrainingView:
     return updates(first, 1e6, 1e9, loss=[2.0, 2e6, 3e9, 4e9], **facts)
 
 
+def clipped(*norms: float) -> TrainingView:
+    """Gradients of these sizes, a loss that does not fall, and updates that change nothing."""
+    parameters = (weight(updates=over_steps(*[1e-8] * 4)),)
+    return training({("fc", "weight.grad"): sizes(*norms)}, loss=STUCK, parameters=parameters)
+
+
+def put_back(left: float, loss: Sequence[float] = STUCK) -> TrainingView:
+    """A weight of whose updates so much is left at the next one."""
+    return training(loss=loss, parameters=(weight(kept=over_steps(left, left, left)),))
+
+
+def norm(momentum: float, **facts: Any) -> TrainingView:
+    """A batch norm that was called eight times."""
+    return modules(
+        ModuleFacts(path="norm", name="BatchNorm2d", calls=8, momentum=momentum, **facts)
+    )
+
+
+def distilled(**facts: Any) -> TrainingView:
+    """A student and its teacher, with what is said of the teacher's weight."""
+    return training(parameters=(weight("student.weight"), weight("teacher.weight", **facts)))
+
+
+def softmax_output(least: float, largest: float) -> TrainingView:
+    """A model that ends in a softmax with these values, the same for all samples."""
+    rows = [[8, least, largest, (least + largest) / 2, largest - least, 0, 0]] * 5
+    return training(
+        {("", "input.0"): sizes(*[1.0] * 5), ("out", "output"): rows},
+        model=make.model({"children": {"out": {"class": "Softmax"}}}),
+        probes=(probe("batch variation", *[0.0 if least == largest else 0.5] * 5, path="out"),),
+    )
+
+
 _ZERO_GROUP = replace(SGD, lr=(0.1, 0.0))
 _JUMPING = [2.0, *[8.0 - 0.2 * step for step in range(38)]]
 _ONE_BUMP = [2.0, *[8.0 * 0.6**step for step in range(38)]]
 
 MORE: list[tuple[str, Pair]] = [
+    # Two recorded steps prove that gradients are clipped if their norms are equal.
+    ("clipped-to-nothing", Pair(lambda: clipped(1e-6, 1e-6), lambda: clipped(1e-6, 1.02e-6))),
+    # The weights are put back after each update; they stay where it has moved them.
+    ("lost-updates", Pair(lambda: put_back(0.001), lambda: put_back(1.0))),
+    # A step of an inner loop is undone, and the loss falls.
+    ("lost-updates", Pair(lambda: put_back(0.001), lambda: put_back(0.001, loss=FALLING))),
+    ("batch-norm-drift", Pair(lambda: norm(0.99), lambda: norm(0.1))),
+    # Only a forward in training mode changes the running statistics.
+    ("batch-norm-drift", Pair(lambda: norm(1.0), lambda: norm(1.0, eval_calls=8))),
+    ("not-frozen", Pair(lambda: distilled(), lambda: distilled(requires_grad=False))),
+    # A teacher that is trained on labels at the same time has an optimizer of its own.
+    ("not-frozen", Pair(lambda: distilled(), lambda: distilled(optimizer=1))),
+    (
+        "dtype-mix",
+        Pair(lambda: training(parameters=(weight(dtype="float64"),)), lambda: training()),
+    ),
+    ("constant-output", Pair(lambda: softmax_output(1.0, 1.0), lambda: softmax_output(0.1, 0.9))),
     (
         "labels-out-of-range",
         # Labels of -1 and 1; a loss with a minus sign.
@@ -649,3 +699,66 @@ def test_a_loss_stuck_at_chance_level_is_a_warning_after_many_steps(
     )
 
     assert found.severity == severity
+
+
+def test_a_loss_that_is_maximized_has_the_sign_as_its_remedy_and_not_the_learning_rate() -> None:
+    (found,) = RULES["loss-diverges"].check(
+        training(loss=_RISING, optimizers=(replace(SGD, is_maximizing=True),))
+    )
+
+    assert "maximize=True" in found.message
+    assert found.remedy.startswith("Remove maximize=True")
+
+
+def test_a_loss_made_of_numbers_is_told_from_an_output_that_is_not_used() -> None:
+    lost = weight(with_gradient=0, without_gradient=5)
+    (of_all,) = RULES["no-gradient"].check(
+        training({("fc", "output"): sizes(*[1.0] * 5)}, parameters=(lost,))
+    )
+    (of_one,) = RULES["no-gradient"].check(
+        training({("fc", "output"): sizes(*[1.0] * 5)}, parameters=(lost, weight("head.weight")))
+    )
+
+    assert ".item()" in of_all.remedy
+    assert "Use its output" in of_one.remedy
+
+
+def in_backward(*series: str) -> TrainingView:
+    """A training in which the gradients at these places become NaN at one step."""
+    view = training()
+    view.findings = tuple(
+        Finding(
+            severity="error",
+            kind="nan",
+            message=f"`{name}` is NaN",
+            path=name.rpartition(".output")[0],
+            series=name,
+            phase="backward",
+            first_step=7,
+        )
+        for name in series
+    )
+    return view
+
+
+def test_a_gradient_that_comes_as_nan_to_the_model_began_in_the_loss() -> None:
+    (found,) = conclude(in_backward("fc.output.grad", "output.grad"))
+
+    assert (found.kind, found.path, found.first_step) == ("nan", "", 7)
+    assert "began in the loss" in found.message
+    assert "epsilon" in found.remedy
+
+
+def test_a_gradient_that_becomes_nan_inside_of_the_model_is_named_there() -> None:
+    (found,) = conclude(in_backward("fc.output.grad"))
+
+    assert found.path == "fc"
+    assert "began in the loss" not in found.message
+
+
+def test_a_remedy_is_code_that_runs_also_for_modules_with_numbers() -> None:
+    (found,) = RULES["frozen"].check(
+        training(parameters=(weight(), weight("blocks.3.fc.weight", requires_grad=False)))
+    )
+
+    assert "model.blocks[3].fc.requires_grad_(True)" in found.remedy

@@ -400,6 +400,10 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
     if not collapsed or not _inputs_vary(view):
         yield from _shrinking_output(view)
         return
+    single = _softmax_of_one(view)
+    if single is not None:
+        yield single
+        return
     # What contains a module has the output of the last one in it.
     inner = [one for one in collapsed if one[2].path not in view.containers] or collapsed
     _, since, probe = min(inner, key=lambda one: one[0])
@@ -421,6 +425,34 @@ def constant_output(view: TrainingView) -> Iterator[Finding]:
         remedy="Look for the first module whose output is constant: dead units, a saturated "
         "activation, or a loss that rewards it",
     )
+
+
+def _softmax_of_one(view: TrainingView) -> Finding | None:
+    """The output of a softmax over a single value, which is always 1."""
+    ends_so = any(name.startswith("Softmax") for loss in view.facts.losses for name in loss.before)
+    for track in view.series.values():
+        is_output = track.name in ("output", "output.0") and not track.is_number
+        if not is_output or not (
+            view.kind(track.path) == "Softmax" or (ends_so and not track.path)
+        ):
+            continue
+        if (
+            len(track) >= 2
+            and (track.column("min") == 1).all()
+            and (track.column("max") == 1).all()
+        ):
+            return finding(
+                "constant-output",
+                f"The output of {named(track.path)} is always 1: its softmax is over one value",
+                path=track.path,
+                series=track.label,
+                first_step=int(track.steps[0]),
+                last_step=int(track.steps[-1]),
+                evidence={"output": 1.0},
+                remedy="For one output per sample, use nn.BCEWithLogitsLoss without the softmax, "
+                "or give the last layer one output per class and use nn.CrossEntropyLoss",
+            )
+    return None
 
 
 def _faded_output(view: TrainingView) -> Iterator[Finding]:

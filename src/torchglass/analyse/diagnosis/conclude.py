@@ -26,7 +26,12 @@ Verdict = Literal["healthy", "warning", "broken"]
 
 _SEVERITIES = ("error", "warning", "info")
 _NUMBERS = ("nan", "inf")
-_LOSS_RANK = 3
+_LOSS_RANK, _BACKWARD_RANK = 3, 4
+_AT_ZERO = (
+    "Look in the loss for sqrt, norm, pow or log at 0, where the slope is infinite: add an epsilon "
+    "inside, (d**2).sum(-1).add(1e-12).sqrt(). `with torch.autograd.detect_anomaly():` around the "
+    "step names the line"
+)
 _FAMILIES = ("set-up", "optimizer", "gradients", "activations", "dynamics")
 """The order of findings of equal weight."""
 
@@ -88,7 +93,7 @@ def _one_event_each(found: Sequence[Finding]) -> list[Finding]:
     merged = []
     for same in events.values():
         begun = _before_any_update(same)
-        first = _backward_origin(begun) or min(begun, key=_origin)
+        first = _backward_origin(begun) or _loss_gradient(begun) or min(begun, key=_origin)
         # A guard names the first operation; the later ones that it saw only pass the values on.
         rest = (one for one in same if one is not first)
         others = [one.message for one in rest if not (first.op and one.tensors)]
@@ -172,11 +177,30 @@ def _backward_origin(same: Sequence[Finding]) -> Finding | None:
     """
     step = min((one.first_step or 0 for one in same), default=0)
     at_once = [one for one in same if (one.first_step or 0) == step]
-    if at_once[0].kind not in _NUMBERS or any(_origin(one)[1] < 4 for one in at_once):
+    if at_once[0].kind not in _NUMBERS or any(_origin(one)[1] < _BACKWARD_RANK for one in at_once):
         return None
     reached = {one.path for one in at_once if ".output" in f".{one.series}"}
     left = [one for one in at_once if one.path not in reached and one.phase == "backward"]
     return max(left, key=lambda one: one.path.count(".") + bool(one.path), default=None)
+
+
+def _loss_gradient(same: Sequence[Finding]) -> Finding | None:
+    """The gradient that came to the model, if that is already NaN or Inf after a finite forward."""
+    step = min((one.first_step or 0 for one in same), default=0)
+    at_once = [one for one in same if (one.first_step or 0) == step]
+    if at_once[0].kind not in _NUMBERS or any(_origin(one)[1] < _BACKWARD_RANK for one in at_once):
+        return None
+    came = (one for one in at_once if not one.path and _series_name(one).startswith("output"))
+    first = next(came, None)
+    return None if first is None else replace(first, message=_of_the_loss(first), remedy=_AT_ZERO)
+
+
+def _of_the_loss(one: Finding) -> str:
+    which = "NaN" if one.kind == "nan" else "Inf"
+    return (
+        f"The gradient of the loss is {which} at the output of the model since step "
+        f"{one.first_step or 0}, although all values before were finite: it began in the loss"
+    )
 
 
 def _origin(one: Finding) -> tuple[int, int]:
@@ -193,7 +217,7 @@ def _origin(one: Finding) -> tuple[int, int]:
     name = _series_name(one)
     is_flow = name.startswith(("input", "output"))
     if one.phase == "backward":
-        return step, 4 if is_flow else 5
+        return step, _BACKWARD_RANK if is_flow else 5
     if not one.path and name.startswith("input"):
         return step, 0
     if is_flow:

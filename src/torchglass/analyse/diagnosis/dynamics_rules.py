@@ -54,17 +54,21 @@ def loss_diverges(view: TrainingView) -> Iterator[Finding]:
         elif values.min() >= 0 and start > 0 and end > 3 * start:
             above = np.nonzero(values > 3 * start)[0]
             since = int(steps[above[0]])
+            rises = any(one.is_maximizing for one in view.facts.optimizers)
             yield finding(
                 "loss-diverges",
                 f"The loss diverges: {short(start)} at first, {short(end)} at the end, above three "
-                f"times its start since step {since}",
+                f"times its start since step {since}"
+                + ("; the optimizer has maximize=True" if rises else ""),
                 severity="error" if end > 100 * start else "warning",
                 series=track.label,
                 first_step=since,
                 last_step=int(steps[-1]),
                 evidence={"first": start, "last": end},
                 confidence=0.9,
-                remedy="Lower the learning rate and clip gradients",
+                remedy="Remove maximize=True: the optimizer raises the loss instead of lowering it"
+                if rises
+                else "Lower the learning rate and clip gradients; check the sign of the loss",
             )
 
 

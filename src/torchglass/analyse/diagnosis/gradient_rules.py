@@ -10,7 +10,7 @@ import numpy as np
 
 from torchglass.analyse.diagnosis.learning_rate_rules import explodes_at_once
 from torchglass.analyse.diagnosis.optimizer_rules import common_path, held_without_gradient
-from torchglass.analyse.diagnosis.rule import DAMAGE, finding, named, rule, short
+from torchglass.analyse.diagnosis.rule import DAMAGE, code_of, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import SeriesTrack, TrainingView, lasting, median
 from torchglass.records.findings import Finding
 from torchglass.records.training import FLAT_OPERATIONS, GradientStop, ParameterFacts
@@ -33,6 +33,10 @@ _BREAKS = (
     "sign",
 )
 """Functions that stop gradients, the most usual first."""
+_CUT_OFF = (
+    "Compute the loss from the output itself: .item(), float(), numpy(), .data, detach() or "
+    "torch.tensor(…) on the way cut it off"
+)
 _CHOICES = ("argmax", "argmin", *FLAT_OPERATIONS)
 
 
@@ -137,7 +141,7 @@ def _no_gradient(view: TrainingView, without: Sequence[ParameterFacts], evidence
         source=stop.source if stop is not None else None,
         op=stop.function if stop is not None else "",
         evidence={"parameters": [one.name for one in without[:20]], "gradient": evidence},
-        remedy=_remedy(stop),
+        remedy=_remedy(stop) if stop is not None or count < trained else _CUT_OFF,
     )
 
 
@@ -315,7 +319,7 @@ def _too_large_at_once(view: TrainingView) -> Finding:
     times = move(worst) / max(view.facts.lr.values)
     is_recurrent = view.kind(path).startswith(("RNN", "LSTM", "GRU"))
     start = (
-        f"nn.init.orthogonal_(model.{worst.name}), or nn.LSTM or nn.GRU, and "
+        f"nn.init.orthogonal_({code_of(worst.name)}), or nn.LSTM or nn.GRU, and "
         if is_recurrent
         else "Scale the targets and the loss to about 1, initialize smaller, and "
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import NOTHING_MOVES, common_path, some
-from torchglass.analyse.diagnosis.rule import DAMAGE, finding, rule, short
+from torchglass.analyse.diagnosis.rule import DAMAGE, code_of, finding, rule, short
 from torchglass.analyse.diagnosis.training_view import TrainingView, median
 from torchglass.records.findings import Finding
 
@@ -82,7 +82,7 @@ def _group_at_zero(view: TrainingView) -> Iterator[Finding]:
         first_step=0,
         evidence={"lr": 0.0, "parameters": [one.name for one in still[:20]]},
         remedy="Give the group a learning rate: optimizer.param_groups[…]['lr'] = …; to freeze it, "
-        f"model.{path or 'part'}.requires_grad_(False) also saves its gradients",
+        f"{code_of(path or 'part')}.requires_grad_(False) also saves its gradients",
     )
 
 
@@ -163,7 +163,10 @@ def _is_clipped(view: TrainingView) -> bool:
     if view.facts.batches == 1:
         return False
     norms = norms[np.isfinite(norms)]
-    return len(norms) >= 3 and norms.max() > 0 and norms.std() < 0.02 * norms.mean()
+    if len(norms) < 2 or not norms.max() > 0:
+        return False
+    # Two batches have the same norm to three digits by clipping alone.
+    return bool(norms.std() < (0.02 if len(norms) > 2 else 1e-3) * norms.mean())
 
 
 @rule(

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from torchglass.analyse.diagnosis.rule import finding, named, rule
+from torchglass.analyse.diagnosis.rule import code_of, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import TrainingView
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
@@ -18,6 +18,9 @@ NOTHING_MOVES = 3e-7
 """Updates below this share of the weights are lost in the rounding of float32."""
 _FEWEST_STILL = 4
 """This many recorded steps without a change of any weight are not explained by rounding."""
+_FEWEST_PUT_BACK = 2
+_PUT_BACK = 0.02
+"""Weights of which no more than this share of an update is left at the next one are put back."""
 _MANY_UPDATES = 20
 """Some optimizers begin late, as that of a generator after a few steps of the critic."""
 
@@ -67,7 +70,7 @@ def replaced_parameter(view: TrainingView) -> Iterator[Finding]:
         first_step=0,
         evidence={"not trained": [one.name for one in untrained[:20]], "no longer in use": count},
         remedy="Create the optimizer after the last change of the model, or add the new "
-        f"parameters: optimizer.add_param_group({{'params': model.{untrained[0].name}}})",
+        f"parameters: optimizer.add_param_group({{'params': {code_of(untrained[0].name)}}})",
     )
 
 
@@ -99,8 +102,8 @@ def not_in_optimizer(view: TrainingView) -> Iterator[Finding]:
         series=untrained[0].name,
         first_step=0,
         evidence={"not trained": [one.name for one in untrained[:20]], "count": len(untrained)},
-        remedy=f"optimizer.add_param_group({{'params': model.{path or 'part'}.parameters()}}), or "
-        "requires_grad_(False) to freeze them",
+        remedy=f"optimizer.add_param_group({{'params': {code_of(path or 'part')}.parameters()}}), "
+        "or requires_grad_(False) to freeze them",
     )
 
 
@@ -124,18 +127,19 @@ def frozen(view: TrainingView) -> Iterator[Finding]:
         return
     total = sum(math.prod(one.shape) for one in view.facts.parameters)
     share = sum(math.prod(one.shape) for one in still) / max(1, total)
+    path = common_path([one.name for one in still])
     yield finding(
         "frozen",
         f"{share:.0%} of the parameters are frozen: {some(still)}",
         severity="info",
-        path=common_path([one.name for one in still]),
+        path=path,
         series=still[0].name,
         first_step=0,
         evidence={
             "share": share,
             "in an optimizer": sum(one.optimizer is not None for one in still),
         },
-        remedy="If that is not intended: model.requires_grad_(True)",
+        remedy=f"If that is not intended: {code_of(path)}.requires_grad_(True)",
     )
 
 
@@ -268,6 +272,7 @@ def _idle_optimizer(view: TrainingView) -> Iterator[Finding]:
 def lost_updates(view: TrainingView) -> Iterator[Finding]:
     """The optimizer steps, but weights do not change, or most values in half precision do not."""
     yield from _still_weights(view)
+    yield from _undone_updates(view)
     lost = [
         one
         for one in view.weights
@@ -311,6 +316,27 @@ def _still_weights(view: TrainingView) -> Iterator[Finding]:
         evidence={"steps without a change": len(steps), "lr": view.facts.lr.values[-1]},
         remedy="Check that optimizer.step() runs on these parameters: a compiled step, a wrapper "
         "or a copy of the model may update something else",
+    )
+
+
+def _undone_updates(view: TrainingView) -> Iterator[Finding]:
+    """Each update changes the weights, and before the next one they are as they were."""
+    held = [one for one in view.weights if one.optimizer is not None]
+    left = [max(one.kept.values) for one in held if len(one.kept.values) >= _FEWEST_PUT_BACK]
+    if not left or len(left) < len(held) or max(left) > _PUT_BACK or view.is_learning:
+        return
+    update = statistics.median(statistics.median(one.updates.values) for one in held)
+    yield finding(
+        "lost-updates",
+        f"The weights are put back after each step: an update changes them by {short(update)} of "
+        f"their size, and at the next step {max(left):.1%} of it is left",
+        series=held[0].name,
+        first_step=0,
+        last_step=view.last_step,
+        evidence={"update": update, "left of it": max(left), "expected": "about 1"},
+        confidence=0.9,
+        remedy="Look for what writes to the model after optimizer.step(): load_state_dict, copy_, "
+        ".data, or an average (EMA) that is copied into the model instead of from it",
     )
 
 

@@ -140,6 +140,12 @@ def named(path: str) -> str:
     return f"`{path}`" if path else "the model"
 
 
+def code_of(path: str) -> str:
+    """A module or parameter as it is written in code: `model.blocks[3].fc`."""
+    parts = path.split(".") if path else []
+    return "model" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+
+
 def share(value: float) -> str:
     """A share in percent."""
     return f"{value:.0%}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from torchglass.analyse.diagnosis.optimizer_rules import common_path
-from torchglass.analyse.diagnosis.rule import finding, named, rule, short
+from torchglass.analyse.diagnosis.rule import code_of, finding, named, rule, short
 from torchglass.analyse.diagnosis.training_view import TrainingView, lasting, parents_of
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
 
+_FOLLOWED = re.compile(r"^teacher|(^|_)ema($|_)|^momentum_encoder", re.IGNORECASE)
+"""Names of parts that others learn from, and that no optimizer should change."""
 _MODE_DEPENDENT = ("Dropout", "BatchNorm")
 
 
@@ -91,7 +93,8 @@ def tiny_batch_norm(view: TrainingView) -> Iterator[Finding]:
     title="The running statistics of a batch norm do not follow its batches",
 )
 def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
-    """The running variance stays far from the variance of the batches: eval mode will differ."""
+    """The running statistics are not those of the batches, or those of the last batch alone."""
+    yield from _last_batch_alone(view)
     for probe in view.probes("running drift"):
         track = probe.track
         # With the usual momentum, nothing is left of the initial statistics after 20 steps.
@@ -111,6 +114,30 @@ def batch_norm_drift(view: TrainingView) -> Iterator[Finding]:
             remedy="Check momentum (0.1 by default) and track_running_stats of the batch norm",
         )
         return
+
+
+def _last_batch_alone(view: TrainingView) -> Iterator[Finding]:
+    """The momentum is that of other frameworks, where it is the share of the old statistics."""
+    modules = [
+        one
+        for one in view.facts.modules
+        if one.momentum is not None and one.momentum >= 0.9 and one.calls > one.eval_calls
+    ]
+    if not modules:
+        return
+    first = modules[0]
+    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+    yield finding(
+        "batch-norm-drift",
+        f"{named(first.path)}{more} {'have' if more else 'has'} momentum={first.momentum:g}: the "
+        "running statistics, which eval mode uses, are those of the last batch",
+        path=first.path,
+        first_step=0,
+        evidence={"momentum": first.momentum, "expected": 0.1, "modules": len(modules)},
+        confidence=0.8,
+        remedy=f"momentum={max(1 - (first.momentum or 0), 0.01):.2g}: in torch, it is the share of "
+        "the new batch (Keras: of the old statistics)",
+    )
 
 
 @rule(
@@ -203,15 +230,14 @@ def _is_trained(one: ParameterFacts) -> bool:
     title="A part that should be frozen is trained",
 )
 def not_frozen(view: TrainingView) -> Iterator[Finding]:
-    """An attribute such as `frozen_stages=2` is set, but every parameter is trained."""
+    """A part is trained that its name (`teacher`) or an attribute says is frozen."""
+    yield from _trained_teacher(view)
     for module in view.facts.modules:
         if not module.frozen_by:
             continue
         inside = f"{module.path}." if module.path else ""
         own = [one for one in view.facts.parameters if one.name.startswith(inside)]
-        if own and all(
-            one.requires_grad and one.with_gradient and any(one.updates.values) for one in own
-        ):
+        if own and all(map(_is_trained, own)):
             yield finding(
                 "not-frozen",
                 f"{named(module.path) if module.path else 'The model'} has {module.frozen_by}, but "
@@ -225,6 +251,29 @@ def not_frozen(view: TrainingView) -> Iterator[Finding]:
                 "does it in train(), call model.train()",
             )
             return
+
+
+def _trained_teacher(view: TrainingView) -> Iterator[Finding]:
+    """A teacher or a moving average is updated by the optimizer of what learns from it."""
+    held: dict[str, list[ParameterFacts]] = {}
+    for one in view.facts.parameters:
+        top = next((part for part in one.name.split(".")[:-1] if _FOLLOWED.search(part)), "")
+        held.setdefault(one.name.partition(top)[0] + top if top else "", []).append(one)
+    learners = {one.optimizer for one in held.pop("", []) if _is_trained(one)}
+    for path, own in held.items():
+        if all(_is_trained(one) and one.optimizer in learners for one in own):
+            yield finding(
+                "not-frozen",
+                f"{named(path)} is trained by the same optimizer as what learns from it: all its "
+                f"{len(own)} parameters get gradients and updates",
+                path=path,
+                series=own[0].name,
+                first_step=0,
+                evidence={"trained": len(own)},
+                confidence=0.7,
+                remedy=f"{code_of(path)}.requires_grad_(False).eval(), run it in torch.no_grad(), "
+                "and leave it out of the optimizer",
+            )
 
 
 @rule(
@@ -274,6 +323,8 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
     ]
     if unused:
         path = unused[0] if len(unused) == 1 else common_path([f"{one}.x" for one in unused])
+        inside = [one.path for one in view.facts.modules if one.path.startswith(f"{path}.")]
+        is_all = bool(path) and all(each in unused for each in inside if each in trained)
         others = f" and {len(unused) - 1} more modules are" if len(unused) > 1 else " is"
         yield finding(
             "module-never-called",
@@ -281,7 +332,8 @@ def module_never_called(view: TrainingView) -> Iterator[Finding]:
             path=path or unused[0],
             first_step=0,
             evidence={"modules": unused[:20]},
-            remedy=f"Call it in forward, or remove it: del model.{unused[0]}",
+            remedy="Call it in forward, or remove it: del "
+            f"{code_of(path if is_all else unused[0])}",
         )
 
 
@@ -354,7 +406,7 @@ def untied_weights(view: TrainingView) -> Iterator[Finding]:
                 first_step=0,
                 evidence={"same at first": one.same_values_as},
                 remedy="Tie them again after loading: "
-                f"model.{one.name} = model.{one.same_values_as}",
+                f"{code_of(one.name)} = {code_of(one.same_values_as)}",
             )
 
 
@@ -459,6 +511,7 @@ def dtype_mix(view: TrainingView) -> Iterator[Finding]:
         if one.dtype.startswith(("float", "bfloat")):
             sizes[one.dtype] = sizes.get(one.dtype, 0) + math.prod(one.shape)
     if len(sizes) < 2:
+        yield from _all_in_float64(view, sizes)
         return
     usual = max(sizes, key=sizes.__getitem__)
     others = [one for one in view.facts.parameters if one.dtype != usual and one.dtype in sizes]
@@ -475,3 +528,18 @@ def dtype_mix(view: TrainingView) -> Iterator[Finding]:
         evidence={"dtype": others[0].dtype, "expected": usual},
         remedy=f"model.to(torch.{usual})",
     )
+
+
+def _all_in_float64(view: TrainingView, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """A tensor from numpy is float64, and models are made so to accept it."""
+    if [*sizes] == ["float64"]:
+        yield finding(
+            "dtype-mix",
+            "The whole model computes in float64: twice the memory of float32, and many times "
+            "slower on a GPU",
+            severity="info",
+            series=view.facts.parameters[0].name,
+            first_step=0,
+            evidence={"dtype": "float64", "expected": "float32"},
+            remedy="If it is not needed: model.float(), and torch.from_numpy(x).float() for data",
+        )

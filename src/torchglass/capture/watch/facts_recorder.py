@@ -284,9 +284,7 @@ class FactsRecorder:
         moves: Sequence[Array],
     ) -> None:
         for name, old, move in zip(names, before, moves, strict=True):
-            size = float(np.linalg.norm(old))
-            if size > 0:
-                self._state(name).updates.add(step, float(np.linalg.norm(move)) / size)
+            self._state(name).see_move(step, old, move)
             if is_half:
                 self._state(name).moved.add(step, float((move != 0).mean()))
 
@@ -317,7 +315,10 @@ class FactsRecorder:
             for key in ("lr", "weight_decay")
         )
         known = self._optimizer_facts[number]
-        self._optimizer_facts[number] = replace(known, lr=lr, weight_decay=decay)
+        rises = any(group.get("maximize") is True for group in groups)
+        self._optimizer_facts[number] = replace(
+            known, lr=lr, weight_decay=decay, is_maximizing=rises
+        )
         return number
 
     def _look_at_gradients(self, optimizer: int, weights: Iterable[Weight]) -> None:
@@ -400,6 +401,7 @@ class FactsRecorder:
             with_gradient=state.with_gradient,
             without_gradient=state.without_gradient,
             updates=state.updates.record(),
+            kept=state.kept.record(),
             moved=state.moved.record(),
             has_equal_rows=state.has_equal_rows,
             same_values_as=self._same_values.get(name, ""),
@@ -418,7 +420,7 @@ class FactsRecorder:
             modules.setdefault(id(module), module)
         for key, module in modules.items():
             first, *others = paths[key]
-            probability = getattr(module, "p", None)
+            probability, momentum = getattr(module, "p", None), getattr(module, "momentum", None)
             yield ModuleFacts(
                 path=first,
                 name=type(module).__name__,
@@ -428,6 +430,9 @@ class FactsRecorder:
                 has_parameters=next(module.parameters(recurse=False), None) is not None,
                 dropout=float(probability)
                 if "Dropout" in type(module).__name__ and isinstance(probability, float | int)
+                else None,
+                momentum=float(momentum)
+                if "BatchNorm" in type(module).__name__ and isinstance(momentum, float | int)
                 else None,
                 frozen_by=self._frozen_by(first, module),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -74,8 +75,21 @@ class ParameterState:
         self.with_gradient = 0
         self.without_gradient = 0
         self.updates = ThinnedTrack()
+        self.kept = ThinnedTrack()
         self.moved = ThinnedTrack()
         self.has_equal_rows = False
+        self._last: tuple[Array, float] | None = None
+        """Its sample before the last update that changed it, and how large that was."""
+
+    def see_move(self, step: int, before: Array, move: Array) -> None:
+        """A sample of its values before an update, and what the update added to them."""
+        size, change = float(np.linalg.norm(before)), float(np.linalg.norm(move))
+        if size > 0:
+            self.updates.add(step, change / size)
+        if self._last is not None and self._last[0].shape == before.shape:
+            was, earlier = self._last
+            self.kept.add(step, float(np.linalg.norm(before - was)) / earlier)
+        self._last = (before, change) if change > 0 else None
 
 
 class SampledParameters(NamedTuple):
