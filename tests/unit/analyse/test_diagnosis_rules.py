@@ -503,9 +503,9 @@ def norm(momentum: float, **facts: Any) -> TrainingView:
     )
 
 
-def distilled(**facts: Any) -> TrainingView:
+def distilled(name: str = "teacher", **facts: Any) -> TrainingView:
     """A student and its teacher, with what is said of the teacher's weight."""
-    return training(parameters=(weight("student.weight"), weight("teacher.weight", **facts)))
+    return training(parameters=(weight("student.weight"), weight(f"{name}.weight", **facts)))
 
 
 def softmax_output(least: float, largest: float) -> TrainingView:
@@ -533,6 +533,8 @@ MORE: list[tuple[str, Pair]] = [
     # Only a forward in training mode changes the running statistics.
     ("batch-norm-drift", Pair(lambda: norm(1.0), lambda: norm(1.0, eval_calls=8))),
     ("not-frozen", Pair(lambda: distilled(), lambda: distilled(requires_grad=False))),
+    # The projection of what a teacher says is trained.
+    ("not-frozen", Pair(lambda: distilled("ema_model"), lambda: distilled("teacher_projector"))),
     # A teacher that is trained on labels at the same time has an optimizer of its own.
     ("not-frozen", Pair(lambda: distilled(), lambda: distilled(optimizer=1))),
     (
@@ -569,6 +571,14 @@ MORE: list[tuple[str, Pair]] = [
         ),
     ),
     ("lr-too-high", Pair(lambda: recurrent(1.0), lambda: recurrent(1e5))),
+    # A loss that is above its start for half of the time, and has gained little or much at the end.
+    (
+        "lr-too-high",
+        Pair(
+            lambda: updates(*[0.3] * 8, loss=[2.0, *[4.5] * 18, *[1.8] * 20]),
+            lambda: updates(*[0.3] * 8, loss=[2.0, *[4.5] * 18, *[1.2] * 20]),
+        ),
+    ),
     (
         "lr-zero",
         Pair(

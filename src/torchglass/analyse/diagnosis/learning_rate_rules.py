@@ -15,8 +15,9 @@ from torchglass.records.findings import Finding
 _MANY_UPDATES = 20
 _TOO_LARGE = 0.05
 """Weights that change by this share at every step forget what they learned."""
-_LONG_WORSE = 1 / 3
-"""The share of a training with a loss above its first one that is more than a bad start."""
+_LONG_WORSE, _MOSTLY_WORSE = 1 / 3, 0.6
+"""The share of a training with a loss above its first one that is more than a bad start, if the
+training has gained little at its end, and in any case."""
 _NO_RATE = 1e-7
 """Nobody trains with SGD at a learning rate below this one."""
 
@@ -273,7 +274,8 @@ def _is_harmed(view: TrainingView, largest: float) -> bool:
         # The first loss is that of the model before its first update.
         start, end = float(values[0]), median(values[-max(2, len(values) // 4) :])
         # A model that is worse than before its first update for long has lost what it began with.
-        is_long_worse = float(np.mean(values > start)) > _LONG_WORSE
+        worse = float(np.mean(values > start))
+        is_long_worse = worse > _MOSTLY_WORSE or (worse > _LONG_WORSE and end > 0.8 * start)
         if start > 0 and (end > 0.95 * start or is_long_worse) and values.max() > 2 * start:
             return True
     return False

@@ -14,8 +14,11 @@ from torchglass.analyse.diagnosis.training_view import TrainingView, lasting, pa
 from torchglass.records.findings import Finding
 from torchglass.records.training import ParameterFacts
 
-_FOLLOWED = re.compile(r"^teacher|(^|_)ema($|_)|^momentum_encoder", re.IGNORECASE)
-"""Names of parts that others learn from, and that no optimizer should change."""
+_NETWORK = "(model|net|network|encoder|backbone)"
+_FOLLOWED = re.compile(
+    rf"^(teacher(_{_NETWORK})?|ema_{_NETWORK}|{_NETWORK}_ema|momentum_encoder)$", re.IGNORECASE
+)
+"""Names of networks that others learn from, and that no optimizer should change."""
 _MODE_DEPENDENT = ("Dropout", "BatchNorm")
 
 
