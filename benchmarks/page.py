@@ -128,7 +128,7 @@ def measured(series: int, steps: int) -> MemoryStore:
 
 def _open_all(page: Page, boxes: int) -> None:
     # Buttons by their attributes: looking for a role would itself keep the page busy.
-    page.click("[title='Open all levels']")
+    page.click("[title='Expand all']")
     page.wait_for_selector(f'[data-boxes="{boxes}"]')
     page.click("[aria-label='Zoom to fit']")
 
@@ -176,7 +176,7 @@ def time_heat(steps: int, rounds: int) -> Found:
     found: Found = {"heat": []}
     store = measured(1, steps)
     for _ in range(rounds):
-        with _tab(store) as tab:
+        with _tab(store, "#view=graph") as tab:
             tab.page.get_by_test_id("box").first.click()
             found["heat"].append(tab.cost(partial(_pin, tab.page)))
     return found
@@ -191,7 +191,7 @@ def time_live(rounds: int) -> Found:
     """One new step of a training of which many series are in view."""
     store = measured(_SERIES, 200)
     found: Found = {"live": []}
-    with _tab(store, height=2200) as tab:
+    with _tab(store, "#view=graph", height=2200) as tab:
         page = tab.page
         page.get_by_test_id("box").first.click()
         page.get_by_role("button", name="Pin", exact=True).click()
