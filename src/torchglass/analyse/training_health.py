@@ -31,7 +31,7 @@ from torchglass.records.trace import Phase
 MOST_FINDINGS = 100
 """Further problems follow from earlier ones and would only hide them."""
 _CLOSE_CHECKS, _MANY_CHECKS = 32, 256
-"""After so many steps, problems that may pass are looked for at every 4th, then every 16th step."""
+"""From these steps on, problems that may pass are checked every 4th, then every 16th step."""
 
 
 def _check_every(checks: int) -> int:

@@ -1,4 +1,4 @@
-"""The result of `memory` for a snapshot file: what a GPU's allocator held, and for whom."""
+"""The result of `memory` for a snapshot file: what a GPU's allocator held, by owner."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class MemorySnapshot(ListReport[OwnerMemory]):
 
     @property
     def answer(self) -> str:
-        """How much is reserved, used and lost, and by whom, in one sentence."""
+        """One sentence: how much is reserved, used and lost, and the largest owner."""
         if not self.segments:
             return "The allocator had reserved no memory when this snapshot was taken."
         lost = format_share(self.split_bytes, self.reserved_bytes)

@@ -284,7 +284,7 @@ def csv_rows(columns: Sequence[Column[R]], rows: Iterable[R]) -> tuple[list[str]
 
 GAP = "  "
 _READABLE = 20
-"""Columns that can be spared are left out rather than cutting names shorter than this."""
+"""Optional columns are left out before names are cut shorter than this."""
 _TIGHT = 12
 """Columns below 0 are left out rather than cutting names shorter than this."""
 _LEAST = 8

@@ -220,7 +220,7 @@ def lr_too_high(view: TrainingView) -> Iterator[Finding]:
         first_step=min(large),
         evidence={"update": largest, "expected": 1e-3, "lr": rate},
         confidence=0.9,
-        # What comes after the first update is no longer the size of a usual gradient.
+        # By the first update alone: it already distorts the gradients after it.
         remedy="Lower the learning rate, for example to "
         f"lr={short(rate / min(max(10, first / 1e-3), 1000))}",
     )

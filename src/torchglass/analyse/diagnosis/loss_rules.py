@@ -141,7 +141,7 @@ def sigmoid_before_bce(view: TrainingView) -> Iterator[Finding]:
 
 
 _BAD_LABEL = ("is out of bounds", "n_classes` failed", "class values must be smaller")
-"""What torch says of a label that is no class."""
+"""Torch's error messages for a label outside the classes."""
 
 
 @rule(
@@ -151,7 +151,7 @@ _BAD_LABEL = ("is out of bounds", "n_classes` failed", "class values must be sma
     explains=("loss-diverges", "output-logit-growth", "loss-plateau"),
 )
 def labels_out_of_range(view: TrainingView) -> Iterator[Finding]:
-    """A label is no class, or binary cross entropy gets labels below 0 or above 1."""
+    """A label is not one of the classes, or binary cross entropy gets labels below 0 or above 1."""
     status = view.status
     if status is not None and any(words in status.message for words in _BAD_LABEL):
         yield finding(

@@ -116,7 +116,7 @@ def _is_below(paths: Iterable[str], path: str) -> bool:
 
 
 def _table(report: ReportRecord, entries: Sequence[ReportEntry], width: int) -> Iterator[TextRow]:
-    """The cells of some rows; columns that can be spared are left out where there is no room."""
+    """The cells of some rows; optional columns are left out if they do not fit."""
     shown = [at for at in range(len(report.columns)) if any(one.cells[at].text for one in entries)]
     lines = _lines(report, entries, shown)
     while max(map(line_width, lines)) > width and any(report.columns[at].spare for at in shown):
