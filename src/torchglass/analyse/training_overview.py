@@ -23,12 +23,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.diagnosis.conclude import Verdict, verdict
-from torchglass.analyse.diagnosis.rule import RULES
+from torchglass.analyse.diagnosis.conclude import all_rules
 from torchglass.analyse.diagnosis.training_view import is_loss, parents_of
 from torchglass.analyse.gradient_flow import layers, norms
 from torchglass.errors import StoreError
-from torchglass.records.findings import Finding, Findings, Severity
+from torchglass.records.findings import Finding, Findings, Severity, Verdict, verdict
 from torchglass.records.model import Model
 from torchglass.records.run import Points, Reader, RunStatus, Series, SeriesId
 from torchglass.records.trace import Graph
@@ -141,7 +140,7 @@ def verdict_sentence(
 
 def remedy_of(finding: Finding) -> str:
     """What to do: what the finding says, or what its rule says."""
-    rule = RULES.get(finding.kind)
+    rule = all_rules().get(finding.kind)
     return finding.remedy or (rule.remedy if rule is not None else "")
 
 

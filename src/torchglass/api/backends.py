@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.diagnosis.conclude import verdict
 from torchglass.analyse.histograms import grid_of, merged
 from torchglass.errors import TargetError, ViewError, warn
 from torchglass.host_program import (
@@ -30,7 +29,7 @@ from torchglass.host_program import (
     ignoring_interrupts,
     wait_from_environment,
 )
-from torchglass.records.findings import Finding
+from torchglass.records.findings import Finding, verdict
 from torchglass.records.model import Histogram, Model, Stats
 from torchglass.records.run import (
     Document,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchglass.records.model import Stats, TensorSpec
 from torchglass.records.trace import Phase, SourceLine
 
+if TYPE_CHECKING:
+    from torchglass.records.run import RunStatus, State
+
 Severity = Literal["error", "warning", "info"]
+Verdict = Literal["healthy", "warning", "broken"]
 EvidenceRole = Literal["argument", "parameter", "buffer", "result", "gradient", "saved"]
 
 
@@ -100,6 +104,19 @@ class Findings:
     findings: tuple[Finding, ...] = ()
     at_steps: tuple[Finding, ...] = ()
     """What single steps showed, in order, from which `findings` were concluded."""
+
+
+def verdict(findings: Iterable[Finding], status: RunStatus | None = None) -> Verdict:
+    """The verdict in one word; a training that was killed or stopped by an exception is broken."""
+    return verdict_of((one.severity for one in findings), None if status is None else status.state)
+
+
+def verdict_of(severities: Iterable[str], state: State | None) -> Verdict:
+    """The verdict on a training with findings of these severities, and how it ended."""
+    worst = set(severities)
+    if state in ("stopped", "killed") or "error" in worst:
+        return "broken"
+    return "warning" if "warning" in worst else "healthy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

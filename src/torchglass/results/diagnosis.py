@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchglass.analyse.diagnosis.conclude import Verdict, conclude, verdict
+from torchglass.analyse.diagnosis.conclude import conclude
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_needed, tracks_of
 from torchglass.analyse.training_overview import place_of, remedy_of, verdict_sentence
-from torchglass.records.findings import Finding, Findings
+from torchglass.records.findings import Finding, Findings, Verdict, verdict
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import Reader, RunStatus
 from torchglass.records.training import TrainingFacts

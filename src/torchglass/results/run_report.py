@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.diagnosis.conclude import verdict
-from torchglass.records.findings import Finding
+from torchglass.records.findings import Finding, verdict
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.run import RunRecord, RunStatus
 from torchglass.tables.text import aligned_rows, harmless, sparkline

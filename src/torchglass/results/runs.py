@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.diagnosis.conclude import verdict_of
 from torchglass.analyse.training_overview import loss_name, loss_series
 from torchglass.errors import LookupFailedError, TargetError, ViewError
+from torchglass.records.findings import verdict_of
 from torchglass.records.run import RunEntry, worst_status
 from torchglass.records.urls import place_text, url_of
 from torchglass.results.files import run_identity

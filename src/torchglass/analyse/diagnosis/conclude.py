@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from torchglass.analyse.diagnosis import (  # noqa: F401 - each file adds its rules
     activation_rules,
@@ -20,9 +19,6 @@ from torchglass.analyse.diagnosis.gradient_rules import with_flat_operation
 from torchglass.analyse.diagnosis.rule import RULES, Rule, findings_of
 from torchglass.analyse.diagnosis.training_view import TrainingView, is_loss
 from torchglass.records.findings import Finding
-from torchglass.records.run import RunStatus, State
-
-Verdict = Literal["healthy", "warning", "broken"]
 
 _SEVERITIES = ("error", "warning", "info")
 _NUMBERS = ("nan", "inf")
@@ -54,19 +50,6 @@ def _complete(one: Finding) -> Finding:
 def all_rules() -> dict[str, Rule]:
     """Every rule by kind, those of the user included."""
     return RULES
-
-
-def verdict(findings: Iterable[Finding], status: RunStatus | None = None) -> Verdict:
-    """The verdict in one word; a training that was killed or stopped by an exception is broken."""
-    return verdict_of((one.severity for one in findings), None if status is None else status.state)
-
-
-def verdict_of(severities: Iterable[str], state: State | None) -> Verdict:
-    """The verdict on a training with findings of these severities, and how it ended."""
-    worst = set(severities)
-    if state in ("stopped", "killed") or "error" in worst:
-        return "broken"
-    return "warning" if "warning" in worst else "healthy"
 
 
 def _weight(one: Finding) -> tuple[int, int, float, int]:
