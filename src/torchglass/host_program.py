@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dis
 import functools
@@ -116,6 +115,9 @@ def in_notebook() -> bool:
 
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread, so that no other program can take the terminal."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -56,6 +56,17 @@ def test_a_table_shows_shapes_parameters_and_tied_weights() -> None:
     assert "tied: embed.weight = head.weight" in text
 
 
+def test_without_inputs_a_model_is_not_run() -> None:
+    class Unfinished(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("it ran")
+
+    summary = tg.summary(nn.Sequential(nn.Linear(2, 3), Unfinished()))
+
+    assert summary.calls is None
+    assert summary.total_params == 9
+
+
 def test_twelve_blocks_fold_to_one_row_on_request() -> None:
     text = str(tg.summary(GPT(), input_size=(2, 7), dtypes=[torch.long], fold=True))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from torchglass.records.trace import OpRecord
+if TYPE_CHECKING:
+    from torchglass.records.trace import OpRecord
 
 REST = "*"
 """Ends a signature whose last argument may be variadic: `x.view(2, 3)` is `x.view((2, 3))`."""

@@ -12,7 +12,8 @@ from torchglass.api.explore import tensors_of_target
 from torchglass.errors import TargetError
 from torchglass.records.model import Model
 from torchglass.targets.names import ONNX_SUFFIX, resolve
-from torchglass.targets.readers import is_run, open_reader, read, reader_of_result
+from torchglass.targets.readers import is_run, open_reader, read
+from torchglass.targets.result_readers import reader_of_result
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,8 @@ from torchglass.records.run import Document
 from torchglass.records.trace import OpId, OpRecord, TraceRecord
 from torchglass.records.urls import place_text, url_of
 from torchglass.results.feature_maps import ATTENTION, FeatureMaps
-from torchglass.results.report import Report, measures
+from torchglass.results.report import Report
+from torchglass.results.tree_record import measures
 from torchglass.targets.names import ONNX_SUFFIX, resolve
 from torchglass.targets.readers import (
     NOT_LIVE,
@@ -34,8 +35,8 @@ from torchglass.targets.readers import (
     is_state,
     open_reader,
     read,
-    reader_of_result,
 )
+from torchglass.targets.result_readers import reader_of_result
 
 if TYPE_CHECKING:
     import torch

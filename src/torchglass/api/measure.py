@@ -217,7 +217,8 @@ def _snapshot(path: Path, of: Any = None) -> MemorySnapshot:
     from torchglass.analyse.memory_snapshot import read_snapshot
     from torchglass.results.memory_snapshot import MemorySnapshot
     from torchglass.targets.names import resolve
-    from torchglass.targets.readers import read, reader_of_result
+    from torchglass.targets.readers import read
+    from torchglass.targets.result_readers import reader_of_result
 
     model = None
     if of is not None:

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import TargetError
-from torchglass.records.findings import Findings
 from torchglass.records.model import Model
 from torchglass.targets.names import resolve
-from torchglass.targets.readers import NOT_LIVE, is_live, is_reader, is_run, open_reader, read
+from torchglass.targets.readers import (
+    NOT_LIVE,
+    is_live,
+    is_ours,
+    is_reader,
+    is_run,
+    open_reader,
+    read,
+)
 
 if TYPE_CHECKING:
-    from torchglass.analyse.summary import Sort
+    from torchglass.analyse.sibling_order import Sort
     from torchglass.capture.model_inputs import Dtype, Size
     from torchglass.results.run_report import RunNote
     from torchglass.results.summary import Summary
@@ -74,10 +81,14 @@ def summary(
     from torchglass.results.summary import Summary
 
     target = _unpacked(resolve(model))
-    run = None
-    if is_live(target):
+    if not (inputs or kwargs) and input_size is None and input_data is None:
+        record, calls, run = read(target, unsafe=unsafe), None, _run_of(target)
+    elif not is_live(target):
+        raise TargetError(NOT_LIVE)
+    else:
         from torchglass.capture.model_inputs import look_at
 
+        run = None
         record, calls = look_at(
             target,
             inputs,
@@ -87,23 +98,19 @@ def summary(
             dtypes=dtypes,
             fake=fake,
         )
-    elif inputs or kwargs or input_size is not None or input_data is not None:
-        raise TargetError(NOT_LIVE)
-    else:
-        record, calls = read(target, unsafe=unsafe), None
-        run = _run_of(target)
     return Summary(record, calls, depth=depth, col_names=col_names, sort=sort, fold=fold, run=run)
 
 
 def _run_of(target: object) -> RunNote | None:
     """The status of the training that a target records; None if it is not a training."""
-    from torchglass.results.run_report import RunNote
-
     if isinstance(target, Path) and is_run(target):
         with closing(open_reader(target)) as reader:
             return _run_of(reader)
     if not is_reader(target) or target.last_step() < 0:
         return None
+    from torchglass.records.findings import Findings
+    from torchglass.results.run_report import RunNote
+
     found = target.document(Findings)
     findings = found.findings if found else ()
     return RunNote(target.run(), target.status(), target.last_step(), findings)
@@ -111,8 +118,7 @@ def _run_of(target: object) -> RunNote | None:
 
 def _unpacked(target: object) -> object:
     """The reader or record inside the result of a verb."""
-    # Importing the code for runs takes longer than summarizing most models.
-    if not type(target).__module__.startswith("torchglass."):
+    if not is_ours(target):
         return target
     from torchglass.results.run import SavedRun
 

@@ -32,8 +32,8 @@ from torchglass.targets.readers import (
     is_reader,
     is_run,
     open_reader,
-    reader_of_result,
 )
+from torchglass.targets.result_readers import reader_of_result
 
 if TYPE_CHECKING:
     from torch import nn

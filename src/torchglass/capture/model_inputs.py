@@ -28,10 +28,10 @@ class Arguments(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A model, and the calls of its modules if it was run."""
+    """A model, and the calls of its modules."""
 
     model: Model
-    calls: tuple[CallRecord, ...] | None
+    calls: tuple[CallRecord, ...]
 
 
 def look_at(
@@ -44,7 +44,7 @@ def look_at(
     dtypes: Dtype | Sequence[Dtype] | None = None,
     fake: bool = False,
 ) -> Seen:
-    """Read a model and, with inputs of any kind, run one forward without gradients.
+    """Run one forward without gradients, on inputs in any of the forms, and read the model.
 
     A model with lazy modules is run and read as a copy, so that the original stays lazy.
     """
@@ -53,8 +53,6 @@ def look_at(
         raise CaptureError(
             "pass the inputs only once: as arguments, as input_size or as input_data"
         )
-    if not any(given):
-        return Seen(read_model(target), None)
     tensors = tensors_of(modules_in(target))
     fake = fake or has_fakes(tensors)
     if input_size is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchglass.analyse.parameters import ModuleCounts, count
-from torchglass.analyse.summary import alike, builds
+from torchglass.analyse.sibling_order import alike, builds
 from torchglass.api.summary import summary
 from torchglass.classic.module_explorer import get_forward_stats
 from torchglass.errors import LookupFailedError, ViewError

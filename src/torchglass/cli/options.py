@@ -23,7 +23,7 @@ import cyclopts
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from torchglass import __version__
-from torchglass.analyse.summary import Sort
+from torchglass.analyse.sibling_order import Sort
 from torchglass.errors import TargetError, TorchglassError, TorchglassWarning
 from torchglass.host_program import has_terminal
 from torchglass.tables.export import json_text, written
@@ -204,7 +204,7 @@ class ExplorableOptions(TableOptions):
             super().show(result, **texts)
         else:
             from torchglass.api.explore import walk_through
-            from torchglass.targets.readers import reader_of_result
+            from torchglass.targets.result_readers import reader_of_result
 
             if reader_of_result(result) is None:
                 raise TargetError("--explore is for a model, not for a recorded file")

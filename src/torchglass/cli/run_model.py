@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.cli.options import (
     AS_TABLE,
     PRINTED,
@@ -34,7 +35,6 @@ from torchglass.cli.options import (
     terminal_width,
 )
 from torchglass.errors import TargetError
-from torchglass.results.report import Sort
 from torchglass.tables.text import broken
 from torchglass.targets.inputs import ready_to_run
 
@@ -60,7 +60,7 @@ class ReportOptions(ExplorableOptions):
 
     depth: int | None = None
     """Levels to show. Default: as many as fit in about 100 rows."""
-    sort: Sort | None = None
+    sort: MeasureSort | None = None
     """Sort by the measured value: `total` (within each parent) or `self` (all modules)."""
     debug: Debug = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -409,6 +408,8 @@ def skill() -> None:
     torchglass skill > SKILL.md
     ```
     """
+    from importlib.resources import files
+
     print(files("torchglass.integrations").joinpath("skill.md").read_text(encoding="utf-8").strip())
 
 

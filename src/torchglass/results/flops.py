@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torchglass.analyse.latency import Latency, ModuleTime, latency
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import (
     FlopRecord,
@@ -21,7 +22,7 @@ from torchglass.records.measures import (
     Timing,
 )
 from torchglass.records.model import Model, holders_of
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
+from torchglass.results.report import ModuleReport, RowsByPath, fraction, largest
 from torchglass.tables.text import (
     NOT_RUN,
     Column,
@@ -481,7 +482,7 @@ class Flops(ModuleReport[ModuleFlops]):
         time = "" if share is None else f", which {take} {format_share(share, 1)} of the time"
         return f"no formula for {ops}{time}; add one with tg.register_flops"
 
-    def _is_listed(self, row: ModuleFlops, sort: Sort | None) -> bool:
+    def _is_listed(self, row: ModuleFlops, sort: MeasureSort | None) -> bool:
         if sort == "self":
             return bool(row.self_flops)
         return bool(row.total_flops or row.uncounted_calls)

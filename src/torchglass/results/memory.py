@@ -18,6 +18,7 @@ from torchglass.analyse.memory import (
     OpMemory,
     devices_of,
 )
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.errors import LookupFailedError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import (
@@ -29,7 +30,7 @@ from torchglass.records.measures import (
 )
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
+from torchglass.results.report import ModuleReport, RowsByPath, fraction, largest
 from torchglass.tables.text import (
     NOT_RUN,
     SPARKS,
@@ -300,7 +301,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         state = f" including {optimizer} state" if optimizer else ""
         return f"starts at {format_bytes(self.before_bytes)}{state}; adds up to {added}"
 
-    def _is_listed(self, row: ModuleMemory, sort: Sort | None) -> bool:
+    def _is_listed(self, row: ModuleMemory, sort: MeasureSort | None) -> bool:
         return row.own != NOTHING
 
 

@@ -15,10 +15,11 @@ from torchglass.analyse.accelerators import (
     step_costs,
 )
 from torchglass.analyse.memory import MemoryReport, Reserved, devices_of, reserved_for
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.records.measures import BatchTrial, BlockKind, FlopRecord, Footprint, StepCheck
 from torchglass.records.model import Model
 from torchglass.results.memory import KIND_NAMES
-from torchglass.results.report import ListReport, ModuleReport, RowsByPath, Sort, largest
+from torchglass.results.report import ListReport, ModuleReport, RowsByPath, largest
 from torchglass.tables.text import (
     Column,
     Fact,
@@ -268,7 +269,7 @@ class Estimate(ModuleReport[ModuleCost]):
     def _notes(self) -> list[str]:
         return [_BOUND, _MODEL, *dict.fromkeys([*self.work.notes, *self.memory.footprint.notes])]
 
-    def _is_listed(self, row: ModuleCost, sort: Sort | None) -> bool:
+    def _is_listed(self, row: ModuleCost, sort: MeasureSort | None) -> bool:
         return (row.own if sort == "self" else row.total) != _NO_COST
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, latency
 from torchglass.analyse.parameters import Counts, ModuleCounts, count
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.errors import ViewError
 from torchglass.records.measures import Span, Stage, Timing
 from torchglass.records.model import Model, Module
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, full_name, largest
+from torchglass.results.report import ModuleReport, RowsByPath, fraction, full_name, largest
 from torchglass.tables.export import File, written
 from torchglass.tables.text import (
     NOT_RUN,
@@ -301,7 +302,7 @@ class Profile(ModuleReport[ModuleTime]):
         slowest = wrapped(line, room) if len(self.rows) > 1 and named else []
         return [*super()._below(room), *slowest]
 
-    def _is_listed(self, row: ModuleTime, sort: Sort | None) -> bool:
+    def _is_listed(self, row: ModuleTime, sort: MeasureSort | None) -> bool:
         return bool(row.stages)
 
 

@@ -9,21 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 
-from torchglass.analyse.latency import ModuleTime
-from torchglass.analyse.memory import ModuleMemory
+from torchglass.analyse.sibling_order import MeasureSort
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.measures import (
-    Measures,
-    ModuleMeasure,
-    ReportCell,
-    ReportColumn,
-    ReportEntry,
-    ReportRecord,
-)
 from torchglass.records.model import Model, paths_above
-from torchglass.records.trace import CallRecord
 from torchglass.results.result import Result
 from torchglass.tables.export import (
     File,
@@ -54,9 +44,8 @@ from torchglass.tables.text import (
 from torchglass.targets.names import near_or_all
 
 if TYPE_CHECKING:
-    from torchglass.results.flops import ModuleFlops
-
-Sort = Literal["total", "self"]
+    from torchglass.records.measures import ReportRecord
+    from torchglass.records.trace import CallRecord
 
 
 class HasPath(Protocol):
@@ -82,7 +71,7 @@ class ModuleRow(Generic[M]):
     """Whether no sibling follows."""
 
 
-def check_order(sort: str | None, depth: int | None, sorts: Any = Sort) -> None:
+def check_order(sort: str | None, depth: int | None, sorts: Any = MeasureSort) -> None:
     """Raise for an unknown order or a negative depth; `sorts` is the type of the orders."""
     if sort is not None and sort not in get_args(sorts):
         raise ViewError(f"sort must be one of {', '.join(get_args(sorts))}, not {sort!r}")
@@ -134,43 +123,6 @@ def tree(
 def full_name(path: str | None, model: Model) -> str:
     """The path of a module; the name of the model for the model itself."""
     return "unattributed" if path is None else path or model.name
-
-
-def measures(
-    times: Mapping[str, ModuleTime],
-    flops: Mapping[str, ModuleFlops],
-    memory: Mapping[str, ModuleMemory],
-    notes: tuple[str, ...] = (),
-) -> Measures:
-    """The measures of all modules that one of these has; what was not measured is None."""
-    rows = (
-        _measure(path, times.get(path), flops.get(path), memory.get(path))
-        for path in dict.fromkeys([*times, *flops, *memory])
-    )
-    return Measures(rows=tuple(rows), notes=notes)
-
-
-def _measure(
-    path: str, time: ModuleTime | None, flops: ModuleFlops | None, memory: ModuleMemory | None
-) -> ModuleMeasure:
-    forward = time.forward if time else None
-    backward = time.backward if time else None
-    return ModuleMeasure(
-        path=path,
-        calls=time.calls if time else flops.calls if flops else 0,
-        total_forward_ns=forward.total_ns if forward else None,
-        self_forward_ns=forward.self_ns if forward else None,
-        total_backward_ns=backward.total_ns if backward else None,
-        self_backward_ns=backward.self_ns if backward else None,
-        total_forward_flops=flops.forward.total_flops if flops else None,
-        self_forward_flops=flops.forward.self_flops if flops else None,
-        total_backward_flops=(flops.backward.total_flops if flops else 0) or None,
-        self_backward_flops=(flops.backward.self_flops if flops else 0) or None,
-        total_activation_bytes=memory.total.activation_bytes if memory else None,
-        self_activation_bytes=memory.own.activation_bytes if memory else None,
-        total_peak_bytes=memory.total.peak_bytes if memory else None,
-        gradient_bytes=memory.total.gradient_bytes if memory else None,
-    )
 
 
 _MORE_TENSORS = re.compile(r"\S \+\d+$")
@@ -264,7 +216,7 @@ class ModuleReport(Report, Generic[M]):
         """Notes below the table."""
 
     @abstractmethod
-    def _is_listed(self, row: M, sort: Sort | None) -> bool:
+    def _is_listed(self, row: M, sort: MeasureSort | None) -> bool:
         """Whether a sorted list has a row for a module, and a tree one for what no module owns."""
 
     @abstractmethod
@@ -286,25 +238,25 @@ class ModuleReport(Report, Generic[M]):
 
     def tree_record(self) -> ReportRecord:
         """The report as the explorer lays it over the tree: a row for each module."""
+        from torchglass.results.tree_record import cells, headings, tree_record
+
         hidden = ("path", "class")
         columns = [one for one in select_columns(self._columns(), None) if one.key not in hidden]
-        headings = _headings(columns)
-        rows = {path: _cells(columns, row) for path, row in self.rows.items()}
-        return ReportRecord(
-            kind=_kind(self),
-            answer=self.answer,
-            module_columns=headings,
+        rows = {path: cells(columns, row) for path, row in self.rows.items()}
+        return tree_record(
+            self,
             modules=rows,
-            columns=headings,
-            entries=tuple(ReportEntry(paths=(path,), cells=row) for path, row in rows.items()),
-            facts=tuple((fact.label, fact.text) for fact in self._facts()),
-            notes=tuple(self._notes()),
+            entries=[((path,), row, False) for path, row in rows.items()],
+            module_columns=headings(columns),
+            columns=headings(columns),
+            facts=self._facts(),
+            notes=self._notes(),
         )
 
     def table(
         self,
         *,
-        sort: Sort | None = None,
+        sort: MeasureSort | None = None,
         depth: int | None = None,
         columns: Iterable[str] | None = None,
         width: int | None = None,
@@ -335,7 +287,7 @@ class ModuleReport(Report, Generic[M]):
         return text if text.count("\n") < lines else self.table(sort="self", width=width)
 
     def module_rows(
-        self, *, depth: int | None = None, sort: Sort | None = None
+        self, *, depth: int | None = None, sort: MeasureSort | None = None
     ) -> list[ModuleRow[M]]:
         """The modules as a tree, or with `sort="self"` as one list, the largest first."""
         check_order(sort, depth)
@@ -430,24 +382,21 @@ class ListReport(Report, Generic[R]):
 
     def tree_record(self) -> ReportRecord:
         """The report as the explorer lays it over the tree: its entries by module."""
+        from torchglass.results.tree_record import cells, headings, tree_record
+
         every, beside = select_columns(self._columns(), None), self._module_columns()
         columns = [one for one in every if one.key != "suggested"]
-        return ReportRecord(
-            kind=_kind(self),
-            answer=self.answer,
-            module_columns=_headings(beside),
-            modules={path: _cells(beside, rows) for path, rows in self._by_module().items()},
-            columns=_headings(columns),
-            entries=tuple(
-                ReportEntry(
-                    paths=tuple(self._paths(one)),
-                    cells=_cells(columns, one),
-                    is_suggested=self._is_suggested(one),
-                )
+        return tree_record(
+            self,
+            modules={path: cells(beside, rows) for path, rows in self._by_module().items()},
+            entries=[
+                (tuple(self._paths(one)), cells(columns, one), self._is_suggested(one))
                 for one in self.entries
-            ),
-            facts=tuple((fact.label, fact.text) for fact in self._facts()),
-            notes=tuple(self._notes()),
+            ],
+            module_columns=headings(beside),
+            columns=headings(columns),
+            facts=self._facts(),
+            notes=self._notes(),
         )
 
     def _by_module(self) -> Mapping[str, Sequence[R]]:
@@ -492,29 +441,6 @@ class ListReport(Report, Generic[R]):
         return tree_fragment(
             self.title, self.answer, self._facts(), columns, rows, self._notes(), heading
         )
-
-
-def _kind(report: Report) -> str:
-    """What kind of report it is, in words."""
-    return re.sub("(?<=[a-z])(?=[A-Z])", " ", type(report).__name__).capitalize()
-
-
-def _headings(columns: Iterable[Column[R]]) -> tuple[ReportColumn, ...]:
-    return tuple(
-        ReportColumn(title=one.heading, name=one.key, right=one.right, spare=one.spare)
-        for one in columns
-    )
-
-
-def _cells(columns: Iterable[Column[R]], row: R) -> tuple[ReportCell, ...]:
-    return tuple(
-        ReportCell(
-            text=one.text(row),
-            value=one.value(row) if one.value else None,
-            share=one.bar(row) if one.bar and one.text(row) else None,
-        )
-        for one in columns
-    )
 
 
 def largest(

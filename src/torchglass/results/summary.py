@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.parameters import Counts
-from torchglass.analyse.summary import Sort, SummaryReport, SummaryRow, summarize
+from torchglass.analyse.sibling_order import Sort
+from torchglass.analyse.summary import SummaryReport, SummaryRow, summarize
 from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
-from torchglass.records.trace import CallRecord, Value
 from torchglass.results.report import Report, check_order, fraction, full_name
-from torchglass.results.run_report import RunNote
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
 from torchglass.tables.text import (
     SAME_AS,
@@ -43,6 +42,10 @@ from torchglass.views.model_text import (
     tree_text,
     unseen_text,
 )
+
+if TYPE_CHECKING:
+    from torchglass.records.trace import CallRecord, Value
+    from torchglass.results.run_report import RunNote
 
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}
 

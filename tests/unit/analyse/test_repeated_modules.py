@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.summary import alike, builds
+from torchglass.analyse.sibling_order import alike, builds
 from torchglass.records.model import Model
 
 LINEAR = {"class": "Linear", "extra": "2, 3", "weight": (3, 2)}

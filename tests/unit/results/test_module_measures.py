@@ -6,7 +6,7 @@ from torchglass.analyse.latency import ModuleTime, Times
 from torchglass.analyse.memory import MemoryUse, ModuleMemory
 from torchglass.records.measures import StageTime
 from torchglass.results.flops import Amount, ModuleFlops
-from torchglass.results.report import measures
+from torchglass.results.tree_record import measures
 
 
 def test_a_row_combines_time_flops_and_memory() -> None:

@@ -14,7 +14,7 @@ from torchglass.records.calls import Statistics
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.run import Document
 from torchglass.records.trace import TraceRecord
-from torchglass.targets.readers import reader_of_result
+from torchglass.targets.result_readers import reader_of_result
 
 VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
     "summary": (tg.summary, None),

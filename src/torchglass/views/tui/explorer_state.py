@@ -15,7 +15,8 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import ModelDiff
 from torchglass.analyse.parameters import ModuleCounts, count
 from torchglass.analyse.pixels import Scale
-from torchglass.analyse.summary import alike, builds, kinds_below
+from torchglass.analyse.sibling_order import alike, builds
+from torchglass.analyse.summary import kinds_below
 from torchglass.analyse.trace import TraceStructure
 from torchglass.analyse.training_overview import HeatMap, Statistic, TrainingOverview
 from torchglass.records.calls import ModuleStatistics, Statistics
