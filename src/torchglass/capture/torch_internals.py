@@ -243,6 +243,10 @@ foreach_add: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_add
 
 # ---- Tensors and storages.
 
+data_address: Callable[[torch.Tensor], int]
+data_address = getattr(torch.Tensor, "const_data_ptr", torch.Tensor.data_ptr)
+"""Where the first value of a tensor is; unlike `data_ptr` it leaves a lazy clone lazy."""
+
 storage_address: Callable[[Any], int] = operator.attrgetter("_cdata")
 """The address of a storage object, which exists even if no memory is allocated."""
 make_quantized: Callable[..., torch.Tensor] = torch._make_per_tensor_quantized_tensor

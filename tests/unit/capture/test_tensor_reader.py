@@ -27,7 +27,8 @@ def put(reader: StatisticsReader, tensor: torch.Tensor) -> StatisticsReading:
     reading = StatisticsReading(describe(tensor), False, False)
     kind = reader._kind_of(tensor)
     assert kind is not None
-    reader._put_aside((kind, False), tensor, reading)
+    if not reader._put_aside((kind, False), tensor, reading):
+        reading.stats = measure(tensor)
     return reading
 
 
@@ -152,6 +153,26 @@ def test_a_tensor_with_freed_memory_is_not_pending() -> None:
     tensor.untyped_storage().resize_(0)
 
     assert not StatisticsReader("full").read(tensor).is_pending
+
+
+def test_tensors_that_share_memory_have_their_own_statistics() -> None:
+    whole = torch.arange(12.0).view(3, 4)
+    complex_numbers = torch.complex(torch.zeros(1), torch.ones(1))
+
+    found = measured(*whole, whole[1, 2:], complex_numbers.conj().imag, torch.tensor([3.0]))
+
+    assert [numbers(one)[2] for one in found] == [1.5, 5.5, 9.5, 6.5, -1.0, 3.0]
+
+
+def test_reading_a_lazy_clone_leaves_it_lazy() -> None:
+    clone = torch._lazy_clone(torch.ones(3))
+    reader = StatisticsReader("full")
+
+    reading = reader.read(clone)
+    reader.finish()
+
+    assert stats(reading).mean == 1
+    assert torch._C._is_cow_tensor(clone)  # type: ignore[attr-defined]
 
 
 def stats(reading: StatisticsReading) -> Stats:

@@ -254,7 +254,20 @@ class Rows(NamedTuple):
     others: dict[int, Stats | None]
     """The exact statistics, by index, where the columns are not exact."""
 
+    def stats_of(self, index: int) -> Stats | None:
+        """The statistics of one tensor."""
+        if index in self.others:
+            return self.others[index]
+        return Stats(
+            count=self.size,
+            min=self.lows[index],
+            max=self.highs[index],
+            mean=self.means[index],
+            std=self.deviations[index],
+        )
+
     def stats(self) -> list[Stats | None]:
+        """The statistics of all tensors."""
         columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
         found: list[Stats | None] = [
             Stats(count=self.size, min=low, max=high, mean=mean, std=std)
