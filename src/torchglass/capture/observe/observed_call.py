@@ -80,7 +80,7 @@ class ObservedCall:
     start_bytes: int
     lost_ns: int
     """The time that measuring had taken before the start."""
-    lost_each: list[int]
+    lost_each: Sequence[int]
     """The time that measuring took on each device inside of the call."""
     marks: tuple[DeviceMark, DeviceMark]
     """On a device: before and after what was measured at its start."""
@@ -103,7 +103,8 @@ class ObservedCall:
         self.inputs: StatisticsReading | Located = ()
         self.outputs: StatisticsReading | Located = ()
         self.children_ns = 0
-        self.lost_each = []
+        self.error = ""
+        self.lost_each = ()
         self.is_timed = True
         """Whether its time is known; on a device it is not until the device is done."""
         self.added_bytes: int | None = None
@@ -242,7 +243,17 @@ class ObservedCall:
 class ModuleHistory:
     """The calls of one module: the latest `keep` of them, and the totals of all."""
 
-    __slots__ = ("_dropped", "_finish", "_keep", "_latest", "begun", "class_name", "model", "path")
+    __slots__ = (
+        "_dropped",
+        "_finish",
+        "_keep",
+        "_latest",
+        "_most",
+        "begun",
+        "class_name",
+        "model",
+        "path",
+    )
 
     def __init__(
         self, model: int, path: str, class_name: str, finish: Callable[[], None], keep: int
@@ -256,6 +267,7 @@ class ModuleHistory:
         self._latest: list[ObservedCall] = []
         self._finish = finish
         self._keep = keep
+        self._most = keep + _DROPPED_TOGETHER
         self._dropped = _NO_CALLS
 
     @property
@@ -265,7 +277,7 @@ class ModuleHistory:
     def add(self, call: ObservedCall) -> None:
         """Add a call that has ended, and drop the oldest ones."""
         self._latest.append(call)
-        if len(self._latest) >= self._keep + _DROPPED_TOGETHER:
+        if len(self._latest) >= self._most:
             dropped = self._latest[: -self._keep]
             if any(call.is_pending for call in dropped):
                 self._finish()

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.measure.devices import (
     DeviceTimer,
-    HostTimer,
     StandingClock,
     gauge_for,
     timer_for,
@@ -180,7 +179,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         wants_tensors = has_devices or options.memory or options.backward
         tensors = tensors_of(located) if wants_tensors else []
         # A module has finished when its device has. Level "shapes" takes the time of the host.
-        self._timer = timer_for(tensors if has_devices else (), self._clock)
+        self._time_devices_of(tensors if has_devices else ())
         self._finds_devices = has_devices and not tensors
         # Compiled code runs differently below a dispatch mode.
         self.weighs = options.memory and not has_compiled(module for _, module in located)
@@ -259,56 +258,62 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             if history is None:
                 return None
             parent = self.current
-            if self._finds_devices and parent is None:
-                self._find_devices(args, kwargs)
-            timer = self._timer
-            began = timer.mark() if isinstance(timer, DeviceTimer) else ()
             if parent is None:
-                call = self._outermost_call(history)
+                call = self._outermost_call(history, args, kwargs)
             else:
                 call = ObservedCall(history, parent, self.passes[history.model])
+            timer = self._device_timer
+            began = () if timer is None else timer.mark()
             if self._reads_tensors:
-                is_one = len(args) == 1 and not kwargs and type(args[0]) is Tensor
-                if is_one and not function_mode_count() and not dispatch_mode_count():
+                if (
+                    len(args) == 1
+                    and type(args[0]) is Tensor
+                    and not kwargs
+                    and not function_mode_count()
+                    and not dispatch_mode_count()
+                ):
                     call.inputs = self._read(args[0])
                 else:
                     call.inputs = self._read_all(tensors_of_call(args, kwargs))
             if self._has_rest:
                 self._begin_rest(call, args, kwargs)
-            if isinstance(timer, DeviceTimer):
+            if timer is not None:
                 call.marks = began, timer.mark()
         finally:
             clock.depth -= 1
-        call.start_ns = clock.raw()
-        clock.lost_ns += call.start_ns - began_ns
-        call.lost_ns = clock.lost_ns
+        call.start_ns = start_ns = clock.raw()
+        clock.lost_ns = call.lost_ns = clock.lost_ns + start_ns - began_ns
         return call
 
     def end(self, call: ObservedCall, output: Any, error: BaseException | None) -> None:
-        timer, clock = self._timer, self._clock
-        ended = timer.mark() if isinstance(timer, DeviceTimer) else ()
+        timer, clock = self._device_timer, self._clock
+        ended = () if timer is None else timer.mark()
         end_ns = clock.raw()
         clock.depth += 1
         try:
             outer = self.current
             total_ns = end_ns - call.start_ns - (clock.lost_ns - call.lost_ns)
             call.total_ns = total_ns
-            call.error = "" if error is None else type(error).__name__
-            if outer is not None and isinstance(timer, HostTimer):
+            if error is not None:
+                call.error = type(error).__name__
+            if outer is not None and timer is None:
                 outer.children_ns += total_ns
-            node = self._backward.running_owner() if call.recomputed and not self.running else None
+            node = None
             if self._has_rest:
-                self._end_rest(call, node)
+                node = self._end_rest(call)
             if self._reads_tensors:
-                is_one = type(output) is Tensor
-                if is_one and not function_mode_count() and not dispatch_mode_count():
+                if (
+                    type(output) is Tensor
+                    and not function_mode_count()
+                    and not dispatch_mode_count()
+                ):
                     call.outputs = self._read(output)
                 else:
                     call.outputs = self._read_all(named_tensors(output))
             call.history.add(call)
             if self._graph is not None:
                 self._graph.leave(call, outer, output)
-            if isinstance(timer, DeviceTimer):
+            if timer is not None:
                 call.time_on(timer, ended, node)
             if self.call_ended is not None:
                 self.call_ended(call)
@@ -326,30 +331,38 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
                     self._watching.enter_context(self._gauge.watching())
             call.start_bytes = self._gauge.total_bytes
 
-    def _end_rest(self, call: ObservedCall, node: ObservedCall | None) -> None:
-        """Record the memory of a call; a recomputed one counts for the backward, not for `node`."""
+    def _end_rest(self, call: ObservedCall) -> ObservedCall | None:
+        """Record the memory of a call. One that autograd recomputes counts for the backward.
+
+        Returns the call whose node recomputes this one, for which it does not count.
+        """
+        node = None
         if not self.running:
             self._stop_watching()
-        if call.recomputed and isinstance(self._timer, HostTimer):
+            if call.recomputed:
+                node = self._backward.running_owner()
+        if call.recomputed and self._device_timer is None:
             if node is not None:
                 node.charge_time(-call.total_ns)
             call.charge_time(call.self_ns)
         if self._gauge is not None and self.options.forward:
             call.added_bytes = self._gauge.total_bytes - call.start_bytes
+        return node
 
-    def _find_devices(self, args: Args, kwargs: Kwargs) -> None:
-        """The devices of the inputs, for a model without tensors."""
-        self._finds_devices = False
-        self._timer = timer_for(
-            (tensor for _, tensor in tensors_of_call(args, kwargs)), self._clock
-        )
-        self._backward.timer = self._timer
+    def _time_devices_of(self, tensors: Iterable[Tensor]) -> None:
+        self._timer = timer_for(tensors, self._clock)
+        self._device_timer = self._timer if isinstance(self._timer, DeviceTimer) else None
 
     def _stop_watching(self) -> None:
         with deferred_signals():
             undo_reliably(self._watching.close)
 
-    def _outermost_call(self, history: ModuleHistory) -> ObservedCall:
+    def _outermost_call(self, history: ModuleHistory, args: Args, kwargs: Kwargs) -> ObservedCall:
+        if self._finds_devices:
+            # The model has no tensors of its own.
+            self._finds_devices = False
+            self._time_devices_of(tensor for _, tensor in tensors_of_call(args, kwargs))
+            self._backward.timer = self._timer
         if self.options.recomputation and is_in_backward():
             return self._recomputed_call(history)
         self.passes[history.model] += 1
