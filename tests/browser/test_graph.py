@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from torch import nn
 
 import torchglass as tg
+from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import run_of, training, transformer
 
@@ -313,6 +314,20 @@ def test_expanding_all_and_switching_runs_fit_the_graph(
     page.get_by_label("Run", exact=True).select_option("1")
 
     expect(page.locator("[data-testid=box].stack").first).to_contain_text("Block ×9")
+    until_all_is_seen(page)
+
+
+def test_expanding_all_of_a_wide_graph_shows_its_whole_width(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    layer = {"class": "shop.Layer", "children": {f"part{at}": {} for at in range(15)}}
+    wide = make.model({"class": "shop.Net", "children": {f"layer{at}": layer for at in range(24)}})
+    page = open_page(serving(run_of(wide)).url + "#fold=0", viewport={"width": 900, "height": 700})
+    page.get_by_test_id("box").first.wait_for()
+
+    page.get_by_role("button", name="all", exact=True).click()
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", str(24 * 16))
     until_all_is_seen(page)
 
 

@@ -16,7 +16,7 @@ export interface Region {
 const NEAR = 0.5;
 const MIDDLE = 0.22;
 /** The margin that is drawn around the visible part, so that a small move redraws nothing. */
-const SPARE = 0.5;
+const SPARE = 0.25;
 const MARGIN = 24;
 
 /** A point of the scene is scaled by k and moved by x and y. */
@@ -25,6 +25,9 @@ export interface Transform {
   readonly y: number;
   readonly k: number;
 }
+
+/** What is fitted to the view: the whole scene, its width, or the part of it that is not too small to read. */
+export type Fit = "all" | "width" | "readable";
 
 const [SMALLEST, LARGEST] = [0.02, 4];
 /** A press that moves less than this is a click. */
@@ -36,7 +39,7 @@ export class Camera {
   readonly transform = signal<Transform>({ x: 0, y: 0, k: 1 });
   private svg: SVGSVGElement | null = null;
   /** The scene that is fitted to the view, until the user moves it. */
-  private fitted: [Scene, boolean] | null = null;
+  private fitted: [Scene, Fit] | null = null;
   private measured = { w: 0, h: 0 };
   private moved: SVGGElement | null = null;
 
@@ -114,13 +117,14 @@ export class Camera {
     this.measured = { w: this.svg!.clientWidth, h: this.svg!.clientHeight };
   }
 
-  /** Fits the whole scene, or its top if it would be too small to read. */
-  fit(scene: Scene, readable: boolean): void {
+  /** Fits the whole scene or its width, or its top if it would be too small to read. */
+  fit(scene: Scene, what: Fit): void {
     const { w, h } = this.size;
     if (!w || !scene.w) return;
-    this.fitted = [scene, readable];
-    const all = Math.min((w - 2 * MARGIN) / scene.w, (h - 2 * MARGIN) / scene.h, 1.15);
-    const scale = readable ? Math.max(all, Math.min(0.72, (w - 2 * MARGIN) / scene.w), 0.3) : Math.max(all, 0.02);
+    this.fitted = [scene, what];
+    const width = (w - 2 * MARGIN) / scene.w;
+    const all = Math.max(SMALLEST, Math.min(width, (h - 2 * MARGIN) / scene.h, 1.15));
+    const scale = what === "all" ? all : Math.max(all, Math.min(0.72, width), what === "readable" ? 0.3 : 0);
     const x = (w - scene.w * scale) / 2;
     const y = scene.h * scale > h ? MARGIN : (h - scene.h * scale) / 2;
     this.set({ x, y, k: scale }, true);
@@ -181,7 +185,7 @@ export class Camera {
       seen.left >= drawn.left && seen.top >= drawn.top && seen.right <= drawn.right && seen.bottom <= drawn.bottom;
     const tooMuch = drawn.right - drawn.left > 3 * (seen.right - seen.left);
     if (!always && within && !tooMuch && detail === drawn.detail) return;
-    const [dx, dy] = [((seen.right - seen.left) * SPARE) / 1, (seen.bottom - seen.top) * SPARE];
+    const [dx, dy] = [(seen.right - seen.left) * SPARE, (seen.bottom - seen.top) * SPARE];
     this.region.value = {
       left: seen.left - dx,
       top: seen.top - dy,

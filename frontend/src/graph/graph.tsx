@@ -1,5 +1,6 @@
 /** The graph view: drawing, mouse, touch and keyboard. */
 
+import { useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Model } from "../data/model";
 import { togglePin } from "../panels/state";
@@ -103,21 +104,24 @@ function Picture({ known }: { known: Model }) {
 /** Keeps the view when boxes open; fits it when another call is entered. */
 function useKeepPlace(): void {
   const before = useRef<{ of: string | null; scene: Scene; fit: number }>({ of: null, scene: scene.peek(), fit: 0 });
-  useEffect(() => {
+  // Before the scene is drawn: otherwise it would be drawn twice, first for the old view.
+  useSignalEffect(() => {
     const last = before.current;
-    before.current = { of: sceneOf.value, scene: scene.value, fit: wantsFit.value };
-    if (!scene.value.boxes.length) return;
-    const selectedBox = scene.value.boxes[places.value.get(selectedKey.peek()) ?? -1];
-    if (last.of !== sceneOf.value || last.fit !== wantsFit.value || !last.scene.boxes.length) {
-      camera.fit(scene.value, true);
+    const next = { of: sceneOf.peek(), scene: scene.value, fit: wantsFit.peek() };
+    before.current = next;
+    if (!next.scene.boxes.length) return;
+    const selectedBox = next.scene.boxes[places.peek().get(selectedKey.peek()) ?? -1];
+    if (last.of !== next.of || last.fit !== next.fit || !last.scene.boxes.length) {
+      // All levels of a large graph are an overview: it is not cut off at the sides to be read.
+      camera.fit(next.scene, last.fit === next.fit ? "readable" : "width");
       if (selectedBox) camera.show(selectedBox);
       return;
     }
-    const held = anchor(last.scene, scene.value);
+    const held = anchor(last.scene, next.scene);
     const { k } = camera.transform.peek();
     if (held) camera.moveBy((held[0].x - held[1].x) * k, (held[0].y - held[1].y) * k);
-    else camera.fit(scene.value, true);
-  }, [scene.value]);
+    else camera.fit(next.scene, "readable");
+  });
 }
 
 /** The box that keeps its position: the last one that was clicked, else the first one in both scenes. */
@@ -144,10 +148,10 @@ function useFollowTree(known: Model): void {
     const node = chosen === undefined ? (box?.item.node ?? inside.peek()) : graph.peek()!.node(chosen);
     if (!node || moduleOf(known, node)?.id !== selected.value) showModule(selected.value);
   }, [selected.value]);
-  useEffect(() => {
+  useSignalEffect(() => {
     const box = scene.value.boxes[places.value.get(selectedKey.value) ?? -1];
     if (box) camera.show(box);
-  }, [selectedKey.value, scene.value]);
+  });
 }
 
 /** The focus follows the selection while it is in the graph. */
@@ -210,7 +214,7 @@ function press(event: KeyboardEvent): void {
     p: () => here && togglePin(here.item.key),
     "+": () => camera.zoomBy(1.3),
     "-": () => camera.zoomBy(1 / 1.3),
-    "0": () => camera.fit(scene.value, false),
+    "0": () => camera.fit(scene.value, "all"),
     Escape: () => (query.value ? lookFor("") : leave()),
   };
   const act = keys[event.key];

@@ -154,7 +154,7 @@ export function Zoom() {
         type="button"
         title="Show all (0)"
         aria-label="Zoom to fit"
-        onClick={() => camera.fit(scene.value, false)}
+        onClick={() => camera.fit(scene.value, "all")}
       >
         fit
       </button>
