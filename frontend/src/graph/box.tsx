@@ -16,7 +16,8 @@ import { isSymbol, moduleOf, wordsFor } from "./words";
 
 const RADIUS = { call: 7, stack: 7, group: 7, op: 14, input: 14, output: 14, attached: 3 };
 
-export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; known: Model; detail: Region["detail"] }) {
+/** A function of the drawing and not a component of its own: a view may have thousands, and all change together. */
+export function drawBox(box: DrawnBox, at: number, known: Model, detail: Region["detail"]) {
   const { item, w, h, open } = box;
   const { title, subtitle } = wordsFor(known, item);
   const module = moduleOf(known, item.node);
@@ -34,6 +35,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
   if (sides.value?.get(item.key) === "second") classes.push("second");
   return (
     <g
+      key={item.key}
       class={classes.join(" ")}
       transform={`translate(${box.x},${box.y})`}
       data-at={at}
@@ -54,7 +56,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
         style={{ fill: open ? undefined : painted.fill, stroke: pinned }}
         data-pinned={pinned ? "" : undefined}
       />
-      {detail !== "far" && <Label box={box} title={title} subtitle={detail === "near" ? subtitle : ""} />}
+      {drawLabel(box, title, detail === "near" ? subtitle : "")}
       {detail === "near" && !open && <Mini box={box} color={pinned} />}
       {detail === "near" && open === false && <Ribbons box={box} />}
       {mark && <BoxBadge mark={mark} w={w} />}
@@ -62,7 +64,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
   );
 }
 
-function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitle: string }) {
+function drawLabel(box: DrawnBox, title: string, subtitle: string) {
   const { item, w, h, open } = box;
   if (item.kind === "op" && isSymbol(title)) {
     return (

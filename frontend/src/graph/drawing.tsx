@@ -1,9 +1,10 @@
 /** The boxes and lines of the graph: one element each when zoomed in, one per color when zoomed out. */
 
+import { Fragment } from "preact";
 import type { Model } from "../data/model";
 import { found } from "../state/state";
 import { markAt } from "../training/badge";
-import { Box } from "./box";
+import { drawBox } from "./box";
 import { push } from "./calls";
 import { camera, isIn, type Region } from "./camera";
 import { paint, pathsOf } from "./colors";
@@ -28,17 +29,11 @@ export function Drawing({ drawn, region, known }: { drawn: Scene; region: Region
   if (region.detail === "far") return <FarDrawing boxes={boxes} links={links} known={known} />;
   const ofOpen = boxes.filter(([box]) => box.open);
   const ofClosed = boxes.filter(([box]) => !box.open);
-  const draw = ([box, at]: [DrawnBox, number]) => (
-    <Box key={box.item.key} box={box} at={at} known={known} detail={region.detail} />
-  );
+  const draw = ([box, at]: [DrawnBox, number]) => drawBox(box, at, known, region.detail);
   return (
     <>
       {ofOpen.map(draw)}
-      <g class={`links ${region.detail}`}>
-        {links.map(([one, at]) => (
-          <Line key={`${one.from} ${one.to}`} one={one} at={at} near={region.detail === "near"} />
-        ))}
-      </g>
+      {drawLinks(links, region.detail === "near")}
       {ofClosed.map(draw)}
     </>
   );
@@ -117,14 +112,20 @@ function straight(route: readonly number[]): string {
   return `M${route[0]},${route[1]}L${route.slice(2).join(",")}`;
 }
 
-function Line({ one, at, near }: { one: DrawnLink; at: number; near: boolean }) {
+/** Without arrows and widths of their own, all links are one element. */
+function drawLinks(links: FarProps["links"], near: boolean) {
+  if (!near && !thick.value) return <path class="link" d={links.map(([one]) => pathOf(one.route)).join("")} />;
+  return <g>{links.map(([one, at]) => drawLink(one, at, near))}</g>;
+}
+
+function drawLink(one: DrawnLink, at: number, near: boolean) {
   const path = pathOf(one.route);
   const bytes = one.link.specs.reduce((sum, spec) => sum + (spec.bytes ?? 0), 0);
   const width = thick.value && bytes ? 0.8 + Math.log2(1 + bytes / 1024) * 0.7 : undefined;
   return (
-    <>
+    <Fragment key={`${one.from} ${one.to}`}>
       <path class="link" d={path} style={{ strokeWidth: width }} marker-end={near ? "url(#arrow)" : undefined} />
       {near && <path class="grip" d={path} data-link={at} />}
-    </>
+    </Fragment>
   );
 }
