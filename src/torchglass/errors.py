@@ -187,11 +187,14 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _SIGNALS = tuple(
-    getattr(signal, name)
+    int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
 """Signals whose handlers may raise: Ctrl-C, and what schedulers and timeouts send."""
+# The functions behind those of `signal`, which make an enum of every number: that takes ten times
+# as long, and some blocks are entered in every step of a training.
+_signal: Any = sys.modules["_signal"]
 
 _fence = Fence("Torchglass could not clean up completely")
 
@@ -216,10 +219,10 @@ class deferred_signals:  # noqa: N801 - used like contextlib.suppress
             return
         try:
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler = _signal.getsignal(number)
                 if callable(handler):
                     self._handlers.append((number, handler))
-                    signal.signal(number, self._note)
+                    _signal.signal(number, self._note)
             deferred_signals._is_open = bool(self._handlers)
         except ValueError:
             # Not the main thread.
@@ -250,7 +253,7 @@ class deferred_signals:  # noqa: N801 - used like contextlib.suppress
 
     def _set_handlers(self) -> None:
         for number, handler in self._handlers:
-            signal.signal(number, handler)
+            _signal.signal(number, handler)
 
 
 class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
