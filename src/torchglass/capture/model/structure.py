@@ -14,7 +14,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass, replace
+from dataclasses import field, fields, make_dataclass
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -199,8 +199,9 @@ class _StructureReader:
                 children[number] = []
                 start = path and path + "."
                 waiting += [(part, name, start + name, number) for name, part in below[::-1]]
+        # Nobody has seen these records yet. Copies with children would take a tenth of the time.
         for number, below_it in children.items():
-            modules[number] = replace(modules[number], children=tuple(below_it))
+            object.__setattr__(modules[number], "children", tuple(below_it))
         return tuple(modules)
 
     def classes(self) -> Mapping[str, ClassSource]:
