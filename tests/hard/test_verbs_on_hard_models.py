@@ -237,6 +237,12 @@ def write_through_data(self: Any, x: torch.Tensor) -> Any:
     return self.fc(x)
 
 
+def write_through_data_of_many(self: Any, x: torch.Tensor) -> Any:
+    self.wide.weight.data.mul_(0.5)
+    self.ids.data.add_(1)
+    return self.fc(x)
+
+
 def write_without_gradients(self: Any, x: torch.Tensor) -> Any:
     with torch.no_grad():
         self.fc.weight.mul_(0.5)
@@ -258,6 +264,7 @@ def write_into_list(self: Any, x: torch.Tensor) -> Any:
     ("forward", "name"),
     [
         (write_through_data, "parameters .*: fc.weight$"),
+        (write_through_data_of_many, "parameters .*: wide.weight, ids$"),
         (write_without_gradients, "parameters .*: fc.weight$"),
         (write_into_attribute, "tensors .*: mean$"),
         (write_into_list, "tensors .*: means$"),
@@ -266,7 +273,13 @@ def write_into_list(self: Any, x: torch.Tensor) -> Any:
 def test_permanent_changes_by_a_forward_are_warned_about_once(
     verb: str, forward: Callable[..., Any], name: str
 ) -> None:
-    members = {"fc": nn.Linear(4, 4), "mean": torch.zeros(2), "means": [torch.zeros(2)]}
+    members = {
+        "fc": nn.Linear(4, 4),
+        "wide": nn.Linear(99, 99),
+        "ids": torch.arange(3),
+        "mean": torch.zeros(2),
+        "means": [torch.zeros(2)],
+    }
 
     with pytest.warns(TorchglassWarning, match=f"the forward changes {name}") as told:
         VERBS[verb](Written(forward, members), torch.randn(4, 4))

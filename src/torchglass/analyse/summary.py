@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchglass.analyse.parameters import Counts, ModuleCounts, count
 from torchglass.analyse.sibling_order import Sort, alike, builds, sort_key
+from torchglass.errors import collector_paused
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class SummaryReport:
     """Whether a forward was run, so that the rows have calls."""
 
 
+@collector_paused()
 def summarize(
     model: Model,
     calls: Sequence[CallRecord] | None = None,

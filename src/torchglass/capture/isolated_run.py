@@ -84,6 +84,7 @@ from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     ShardedParameters,
     accumulated_gradient_hooks,
+    flatten_dense_tensors,
     is_sharded,
     replace_flat_weights,
     tree_map_only,
@@ -221,13 +222,13 @@ class IsolatedRun:
     @uninterruptible
     def _restored(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], KeptGradients]]:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(collector_paused())
             stack.enter_context(keeping_random_state())
             stack.enter_context(keeping_modules(self.modules, {"_buffers": _Copies().copy}))
             kept = stack.enter_context(KeptGradients())
             kept.keep(parameters_of(self.modules))
             stack.enter_context(gradients_set(self._gradients))
             args, kwargs = _copied(self.arguments)
-            stack.enter_context(collector_paused())
             yield args, kwargs, kept
 
 
@@ -501,7 +502,7 @@ def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, 
     seen: set[int] = set()
     for module in modules:
         attributes = object.__getattribute__(module, "__dict__")
-        own = [item for item in attributes.items() if item[0] not in _NOT_RESTORED]
+        own = [(name, attributes[name]) for name in attributes if name not in _NOT_RESTORED]
         while own:
             name, value = own.pop()
             is_container = type(value) in _CONTAINERS
@@ -536,10 +537,12 @@ def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
     # FSDP leaves some weights gathered, in separate memory.
     mark: Callable[[Sequence[torch.Tensor]], list[Any]]
     mark = (lambda each: list(map(version_of, each))) if is_sharded(modules) else _marks
-    own = list(_own_tensors(modules))
-    before = mark([one for *_, one in own])
+    with collector_paused():
+        own = list(_own_tensors(modules))
+        before = mark([one for *_, one in own])
     yield
-    after = mark([one for *_, one in own])
+    with collector_paused():
+        after = mark([one for *_, one in own])
     both = zip(own, before, after, strict=True)
     changed = [(module, name) for (module, name, _), was, now in both if was != now]
     if changed:
@@ -570,42 +573,46 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
 def _marks(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What a write changes: the version, and a sample of values (`.data` has its own version)."""
     found: list[Any] = [(version_of(tensor), b"") for tensor in tensors]
-    remote: list[tuple[int, torch.Tensor]] = []
-    with quietly():
+    reads = DeviceReads()
+    with quietly(), torch.no_grad():
+        alike: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
         for index, tensor in enumerate(tensors):
-            sample = _sample(tensor)
-            if sample is not None and sample.is_cpu:
-                _put_sample(found, index, sample.numpy())
-            elif sample is not None:
-                remote.append((index, sample))
-        if remote:
-            # One wait for all that are on a device.
-            reads = DeviceReads()
-            for index, sample in remote:
-                reads.later(sample, functools.partial(_put_sample, found, index))
-            reads.send()
-            reads.receive(wait=True)
+            if _can_be_sampled(tensor):
+                alike[tensor.device, tensor.dtype].append(index)
+        # One read for all of a kind, and one wait for all devices.
+        for indices in alike.values():
+            # Some dtypes torch can only store.
+            with contextlib.suppress(RuntimeError):
+                samples = [_sample(tensors[index]) for index in indices]
+                together = flatten_dense_tensors(samples).view(torch.uint8)
+                sizes = [sample.numel() * sample.itemsize for sample in samples]
+                reads.later(together, functools.partial(_put_samples, found, indices, sizes))
+        reads.send()
+        reads.receive(wait=True)
     return found
 
 
-def _put_sample(found: list[Any], index: int, sample: Array) -> None:
-    found[index] = found[index][0], sample.tobytes()
+def _put_samples(
+    found: list[Any], indices: Sequence[int], sizes: Sequence[int], values: Array
+) -> None:
+    every, start = values.tobytes(), 0
+    for index, size in zip(indices, sizes, strict=True):
+        found[index] = found[index][0], every[start : start + size]
+        start += size
 
 
-def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
+def _can_be_sampled(tensor: torch.Tensor) -> bool:
     is_plain = type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided
-    if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
-        return None
-    try:
-        if not tensor.is_cpu and tensor.is_contiguous():
-            # A regular sample is a view: places would have to go to the device first.
-            step = max(1, tensor.numel() // _SAMPLE)
-            return tensor.detach().view(-1)[::step].clone().view(torch.uint8)
-        places = _places(tensor.numel()).to(tensor.device)
-        return tensor.detach().take(places).view(torch.uint8)
-    except RuntimeError:
-        # A dtype that torch can only store.
-        return None
+    return is_plain and not tensor.is_meta and tensor.numel() > 0 and has_memory(tensor)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.numel() <= _SAMPLE:
+        return tensor
+    if not tensor.is_cpu and tensor.is_contiguous():
+        # A regular sample is a view: places would have to go to the device first.
+        return tensor.view(-1)[:: tensor.numel() // _SAMPLE]
+    return tensor.take(_places(tensor.numel()).to(tensor.device))
 
 
 @functools.lru_cache(maxsize=1 << 10)

@@ -246,6 +246,9 @@ foreach_add: Callable[..., tuple[torch.Tensor, ...]] = torch._foreach_add
 data_address: Callable[[torch.Tensor], int]
 data_address = getattr(torch.Tensor, "const_data_ptr", torch.Tensor.data_ptr)
 """Where the first value of a tensor is; unlike `data_ptr` it leaves a lazy clone lazy."""
+flatten_dense_tensors: Callable[[list[torch.Tensor]], torch.Tensor]
+flatten_dense_tensors = torch._utils._flatten_dense_tensors
+"""All values of tensors of one dtype in one row; thousands of small tensors take one call."""
 
 storage_address: Callable[[Any], int] = operator.attrgetter("_cdata")
 """The address of a storage object, which exists even if no memory is allocated."""
