@@ -104,7 +104,7 @@ class ModuleStack(Generic[OpenCall]):
         """
         self.thread = threading.get_ident()
         self.running: list[OpenCall] = []
-        self.current = self._outside = outside
+        self.current = self.outside = outside
         # The modules are kept, so that no other object gets the id of one of them.
         self._located = {id(module): (path, module) for path, module in modules}
         self._numbers: defaultdict[str, int] = defaultdict(int)
@@ -164,7 +164,7 @@ class ModuleStack(Generic[OpenCall]):
         while len(running) > depth + 1:
             self.abandon(running.pop())
         call = running.pop()
-        self.current = running[-1] if depth else self._outside
+        self.current = running[-1] if depth else self.outside
         try:
             self.end(call, output, error)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
@@ -281,31 +281,31 @@ def intercept_calls() -> Iterator[None]:
         undo_reliably(_uninstall, block)
 
 
-class _SeveralObservers:
-    """Several observers of one thread, as one."""
+_Depths = list[tuple[ModuleStack[Any], int]]
+
+
+class _SeveralObservers(ModuleStack[_Depths]):
+    """Several observers of one thread, as one; each has its own stack."""
 
     def __init__(self, observers: tuple[ModuleStack[Any], ...]) -> None:
+        super().__init__((), "")
         self.observers = observers
         self.thread = observers[0].thread
-        self._depths: list[list[tuple[ModuleStack[Any], int]]] = []
 
-    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> _Depths:
         depths = []
         for one in self.observers:
             try:
                 depths.append((one, one.enter(module, args, kwargs)))
             except Exception as problem:  # noqa: BLE001, PERF203 - see _give_up
                 _give_up(one, problem)
-        self._depths.append(depths)
-        return len(self._depths) - 1
+        return depths
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        depths = self._depths[depth]
-        del self._depths[depth:]
+    def end(self, call: _Depths, output: Any, error: BaseException | None) -> None:
         meant: Exception | None = None
-        for one, its_depth in depths:
+        for one, depth in call:
             try:
-                _leave(one, its_depth, output, error)
+                _leave(one, depth, output, error)
             except Exception as problem:  # noqa: BLE001, PERF203 - the others are told first
                 meant = meant or problem
         if meant is not None:
@@ -317,8 +317,7 @@ class _SeveralObservers:
 
 
 _lock = threading.RLock()
-_Shown = ModuleStack[Any] | _SeveralObservers
-_observers: dict[int, _Shown] = {}
+_observers: dict[int, ModuleStack[Any]] = {}
 """The observer of each thread."""
 _lent: set[int] = set()
 """The threads whose observers watch one of autograd's own threads."""
@@ -382,14 +381,14 @@ def add_observer(observer: ModuleStack[Any]) -> None:
         _set_observers(observer.thread, (*others, observer))
 
 
-def remove_observer(observer: _Shown) -> None:
+def remove_observer(observer: ModuleStack[Any]) -> None:
     """Stop showing calls to an observer."""
     with _lock:
         others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
         _set_observers(observer.thread, others)
 
 
-def _give_up(observer: _Shown, problem: Exception) -> None:
+def _give_up(observer: ModuleStack[Any], problem: Exception) -> None:
     """An observer raised an error: it is removed, and the user's call continues.
 
     An exception raised on purpose is raised again by `missed`.
@@ -399,7 +398,17 @@ def _give_up(observer: _Shown, problem: Exception) -> None:
         remove_observer(observer)
 
 
-def _leave(observer: _Shown, depth: int, output: Any, error: BaseException | None) -> None:
+def _miss(observer: ModuleStack[Any], problem: Exception) -> None:
+    """An observer could not handle a call; it is shown the next ones."""
+    try:
+        observer.missed(problem)
+    except Exception as another:  # noqa: BLE001 - see _give_up
+        _give_up(observer, another)
+
+
+def _leave(
+    observer: ModuleStack[Any], depth: int, output: Any, error: BaseException | None
+) -> None:
     try:
         observer.leave(depth, output, error)
     except Exception as problem:  # noqa: BLE001 - see _give_up
@@ -446,11 +455,17 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if is_in_backward():
             return _call_in_backward(self, args, kwargs)
         return _original(self, *args, **kwargs)
+    # From here on the same as `enter`, the call and `leave`, with two frames less.
+    running = observer.running
+    depth = len(running)
+    call = None
     try:
-        depth = observer.enter(self, args, kwargs)
-    except Exception as problem:  # noqa: BLE001 - see _give_up
-        _give_up(observer, problem)
-        return _original(self, *args, **kwargs)
+        call = observer.begin(self, args, kwargs)
+        if call is not None:
+            running.append(call)
+            observer.current = call
+    except Exception as problem:  # noqa: BLE001 - see _miss
+        _miss(observer, problem)
     try:
         if _is_torchs and self._compiled_call_impl is None:
             # The same as torch's own function, with one frame less.
@@ -461,9 +476,14 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         _leave(observer, depth, None, error)
         raise
     try:
-        observer.leave(depth, output)
-    except Exception as problem:  # noqa: BLE001 - see _give_up
-        _give_up(observer, problem)
+        if call is not None and len(running) == depth + 1:
+            running.pop()
+            observer.current = running[-1] if depth else observer.outside
+            observer.end(call, output, None)
+        else:
+            observer.leave(depth, output)
+    except Exception as problem:  # noqa: BLE001 - see _miss
+        _miss(observer, problem)
     return output
 
 

@@ -113,7 +113,7 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 class TensorKind:
     """What all dense tensors of one shape, dtype and device have in common."""
 
-    __slots__ = ("alike", "can_wait", "dtype", "is_small", "shape", "spec")
+    __slots__ = ("alike", "can_wait", "dtype", "is_batched", "is_small", "shape", "spec")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tensor.shape
@@ -122,6 +122,7 @@ class TensorKind:
         self.can_wait = tensor.is_cpu and tensor.dtype in _BATCHED_DTYPES and tensor.numel() > 0
         """Whether copies of them can be measured later, together with others."""
         self.is_small = self.spec.bytes <= LARGEST_BYTES
+        self.is_batched = self.can_wait and self.is_small
         self.alike: list[StatisticsReading | None] = [None] * 4
         """Their readings without values, for each combination of requiring and having a
         gradient."""
@@ -203,12 +204,15 @@ class TensorReader(Generic[AnyReading]):
         """The kind of a tensor; None for one that is not dense."""
         if (
             type(tensor) not in PLAIN_CLASSES
-            or tensor.is_nested
             or tensor.layout is not _STRIDED
             or not tensor.is_contiguous()
         ):
             return None
-        key = tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device
+        try:
+            key = tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device
+        except RuntimeError:
+            # A nested tensor has no shape.
+            return None
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _MOST_KINDS:
@@ -260,10 +264,14 @@ class TensorReader(Generic[AnyReading]):
         if not address:
             return False
         reading.is_pending = True
-        with self._lock:
+        # A with-block takes twice as long.
+        self._lock.acquire()
+        try:
             batch = self._batches.get(key) or self._new_batch(key, tensor)
             if batch.put(address, reading):
                 self._measure(batch)
+        finally:
+            self._lock.release()
         return True
 
     def _put_all_aside(
@@ -350,6 +358,7 @@ class StatisticsReading(Reading):
     """The shape and statistics of a tensor, and a copy if one was wanted."""
 
     __slots__ = ("_row", "_rows", "_stats", "copy", "has_grad", "spec")
+    _row: int
 
     def __init__(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> None:
         # Without `super().__init__`, because a forward makes thousands of these.
@@ -374,10 +383,6 @@ class StatisticsReading(Reading):
     def stats(self, stats: Stats | None) -> None:
         self._stats = stats
 
-    def is_row(self, rows: Rows, row: int) -> None:
-        """Its statistics are those of a row."""
-        self._rows, self._row = rows, row
-
     def record(self, place: str) -> CallTensor:
         return CallTensor(
             place=place,
@@ -401,7 +406,7 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         return self._copies.left_out
 
     def read(self, tensor: torch.Tensor) -> StatisticsReading:
-        known = self._recall(tensor)
+        known = self._recall(tensor) if id(tensor) in self._known else None
         if known is None:
             kind = self._kind_of(tensor)
             known = self._new(tensor, kind)
@@ -423,7 +428,10 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         spec = describe(tensor) if kind is None else kind.spec
         try:
             reading = StatisticsReading(spec, tensor.requires_grad, _has_grad(tensor))
-            if self._level != "shapes":
+            if self._level == "full" and kind is not None and kind.is_batched:
+                if not self._put_aside((kind, False), tensor, reading):
+                    reading.stats = measure(tensor)
+            elif self._level != "shapes":
                 self._take_statistics(tensor, kind, reading)
             if self._copies.budget:
                 self._copies.take(tensor, reading)
@@ -452,7 +460,7 @@ class StatisticsReader(TensorReader[StatisticsReading]):
     def _measure_rows(self, rows: torch.Tensor, readings: list[StatisticsReading]) -> None:
         measured = measure_rows(rows)
         for row, reading in enumerate(readings):
-            reading.is_row(measured, row)
+            reading._rows, reading._row = measured, row
 
 
 class _TensorCopies:
@@ -482,7 +490,8 @@ class _TensorCopies:
 
 def _has_grad(tensor: torch.Tensor) -> bool:
     # For any other tensor, torch warns that it never has one.
-    return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
+    can_have = not tensor.requires_grad or tensor.is_leaf or tensor.retains_grad
+    return can_have and tensor.grad is not None
 
 
 @lru_cache(maxsize=1 << 12)

@@ -39,7 +39,6 @@ from torchglass.records.model import (
     ModuleId,
     Slot,
     TensorId,
-    join_path,
 )
 
 P = ParamSpec("P")
@@ -59,7 +58,8 @@ def modules_in(target: Any) -> list[LocatedModule]:
             found[id(thing)] = located
             parts = _children(thing)
             if parts:
-                waiting += [(join_path(path, name), part) for name, part in reversed(parts)]
+                start = f"{path}." if path else ""
+                waiting += [(start + name if name else path, part) for name, part in parts[::-1]]
     return [located for located in found.values() if isinstance(located[1], nn.Module)]
 
 

@@ -52,24 +52,19 @@ class CallBackward:
 class ObservedCall:
     """One call of a module, running or ended."""
 
+    # What few calls have is not in a slot: setting all of it takes as long as reading a tensor.
     __slots__ = (
-        "_backward",
-        "added_bytes",
+        "__dict__",
         "children_ns",
         "depth",
-        "error",
         "forward_pass",
         "history",
         "inputs",
-        "is_timed",
-        "lost_each",
         "lost_ns",
-        "marks",
         "number",
         "outputs",
         "parent",
         "recomputed",
-        "start_bytes",
         "start_ns",
         "total_ns",
     )
@@ -77,15 +72,20 @@ class ObservedCall:
     recomputed: bool
     """Whether a checkpoint recomputes it in the backward."""
     start_ns: int
-    start_bytes: int
     lost_ns: int
     """The time that measuring had taken before the start."""
-    lost_each: Sequence[int]
+    total_ns: int
+    outputs: StatisticsReading | Located
+    error = ""
+    start_bytes: int
+    added_bytes: int | None = None
+    lost_each: Sequence[int] = ()
     """The time that measuring took on each device inside of the call."""
     marks: tuple[DeviceMark, DeviceMark]
     """On a device: before and after what was measured at its start."""
-    total_ns: int
-    error: str
+    is_timed = True
+    """Whether its time is known; on a device it is not until the device is done."""
+    _backward: CallBackward | None = None
 
     def __init__(
         self, history: ModuleHistory, parent: ObservedCall | None, forward_pass: int
@@ -101,14 +101,8 @@ class ObservedCall:
         self.forward_pass = forward_pass
         # A single reading is at the usual place ("0" or ""), as nearly all of them are.
         self.inputs: StatisticsReading | Located = ()
-        self.outputs: StatisticsReading | Located = ()
+        self.outputs = ()
         self.children_ns = 0
-        self.error = ""
-        self.lost_each = ()
-        self.is_timed = True
-        """Whether its time is known; on a device it is not until the device is done."""
-        self.added_bytes: int | None = None
-        self._backward: CallBackward | None = None
 
     @property
     def path(self) -> str:
