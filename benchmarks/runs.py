@@ -17,7 +17,8 @@ from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 from benchmarks.store import SERIES, _points
 from torchglass.records.model import Stats
-from torchglass.records.run import ConfigValue, Ending, Frame, Point, RunRecord, SeriesId
+from torchglass.records.run import ConfigValue, Ending, Frame, RunRecord, SeriesId
+from torchglass.records.step_points import Point
 from torchglass.store.writer import FileSink
 
 TENSORBOARD, MLFLOW, TRACKIO = "TensorBoard", "MLflow", "trackio"

@@ -15,7 +15,8 @@ from benchmarks.cases import Measure, together
 from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 from torchglass.records.model import Histogram, Stats
-from torchglass.records.run import Frame, Point, RunRecord, SeriesKind
+from torchglass.records.run import Frame, RunRecord
+from torchglass.records.step_points import Point, SeriesKind
 from torchglass.store import writer
 from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests import make
 from torchglass.records.model import Histogram, Stats
-from torchglass.records.run import Frame, Point, RunRecord, SeriesId, Sink
+from torchglass.records.run import Frame, RunRecord, SeriesId, Sink
+from torchglass.records.step_points import Point
 from torchglass.store.writer import FileSink
 
 ROOT = Path(__file__).parent.parent

@@ -31,7 +31,8 @@ from torchglass.records.model import (
     Stats,
     TensorSpec,
 )
-from torchglass.records.run import Frame, Point, RunRecord, SeriesId, Sink
+from torchglass.records.run import Frame, RunRecord, SeriesId, Sink
+from torchglass.records.step_points import Point
 from torchglass.records.trace import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.store.readers import MemoryStore
 from torchglass.store.writer import FileSink

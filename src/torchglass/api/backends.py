@@ -35,14 +35,13 @@ from torchglass.records.run import (
     Document,
     Ending,
     Frame,
-    Point,
     Reader,
     Series,
     SeriesId,
-    SeriesKind,
     Sink,
     status_of_ending,
 )
+from torchglass.records.step_points import Point, SeriesKind
 
 if TYPE_CHECKING:
     from torchglass.views.web.server import Server

@@ -48,6 +48,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -60,7 +61,7 @@ from torchglass.capture.tensor.device_batches import (
     sample_positions,
 )
 from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber, is_remote
-from torchglass.capture.tensor.histograms import Numbers, grids
+from torchglass.capture.tensor.histograms import Numbers, binned
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.tensor.moments import (
     Rows,
@@ -73,6 +74,7 @@ from torchglass.capture.tensor.moments import (
 from torchglass.capture.torch_internals import data_address
 from torchglass.records.calls import CallTensor, Level
 from torchglass.records.model import Histogram, Stats, TensorSpec
+from torchglass.records.step_points import HistogramColumns
 
 LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
@@ -98,11 +100,10 @@ _BATCHED_DTYPES = {
 class Reading:
     """The state of a tensor at one time."""
 
-    __slots__ = ("is_pending", "requires_grad", "stats")
+    __slots__ = ("is_pending", "requires_grad")
 
     def __init__(self, requires_grad: bool) -> None:
         self.requires_grad = requires_grad
-        self.stats: Stats | None = None
         self.is_pending = False
         """Whether the statistics come later, when a batch is measured."""
 
@@ -319,8 +320,7 @@ class TensorReader(Generic[AnyReading]):
 
     def _take_summary(self, readings: Sequence[AnyReading], found: RowStatistics) -> None:
         """What was measured on a device has arrived."""
-        for reading, stats in zip(readings, found.stats, strict=True):
-            reading.stats = stats
+        for reading in readings:
             reading.is_pending = False
 
     def _read_remote(self, tensors: Sequence[torch.Tensor], readings: Sequence[AnyReading]) -> None:
@@ -457,10 +457,17 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         else:
             reading.stats = measure(values)
 
+    def _take_summary(self, readings: Sequence[StatisticsReading], found: RowStatistics) -> None:
+        super()._take_summary(readings, found)
+        _put_rows_of(readings, found.rows)
+
     def _measure_rows(self, rows: torch.Tensor, readings: list[StatisticsReading]) -> None:
-        measured = measure_rows(rows)
-        for row, reading in enumerate(readings):
-            reading._rows, reading._row = measured, row
+        _put_rows_of(readings, measure_rows(rows))
+
+
+def _put_rows_of(readings: Sequence[StatisticsReading], rows: Rows) -> None:
+    for row, reading in enumerate(readings):
+        reading._rows, reading._row = rows, row
 
 
 class _TensorCopies:
@@ -504,37 +511,61 @@ def _sample_stride(elements: int) -> int:
     return stride
 
 
-class HistogramReading(Reading):
-    """The statistics and histogram of a tensor, available once the reader has finished."""
+class MeasuredTensors:
+    """The histograms of the tensors that were measured together, as columns."""
 
-    __slots__ = ("dims", "factor", "histogram", "is_scaled", "norms", "zeros")
+    def __init__(self, histograms: HistogramColumns, zeros: Numbers, factors: Numbers) -> None:
+        self.histograms = histograms
+        self.zeros = zeros
+        """The share of the values of each that are exactly zero; NaN if it is not known."""
+        self.factors = factors
+        """The factors that their values were multiplied by."""
+
+
+class HistogramReading(Reading):
+    """The histogram of a tensor: a row of a table, once the reader has finished."""
+
+    __slots__ = ("dims", "factor", "is_scaled", "norms", "row", "table")
 
     def __init__(self, *, requires_grad: bool = False) -> None:
-        super().__init__(requires_grad)
+        self.requires_grad = requires_grad
+        self.is_pending = False
         self.norms: HistogramReading | None = None
         """For a gradient, the norm of each sample's part."""
-        self.zeros: float | None = None
-        """The share of its values that are exactly zero."""
         self.factor: float | LateNumber = 1.0
         """The factor for its values."""
         self.is_scaled = False
         """Whether it is a gradient that a `GradScaler` has scaled and will check."""
         self.dims = 2
         """For the gradient of a parameter, the number of dimensions of the parameter."""
-        self.histogram: Histogram | None = None
+        self.table: MeasuredTensors | None = None
+        self.row = 0
+
+    @property
+    def stats(self) -> Stats | None:
+        """Its statistics, multiplied by the factor."""
+        return None if self.table is None else self.table.histograms.stats_at(self.row)
+
+    @property
+    def histogram(self) -> Histogram | None:
+        """The same with the bins."""
+        return None if self.table is None else self.table.histograms[self.row]
+
+    @property
+    def zeros(self) -> float | None:
+        """The share of its values that are exactly zero."""
+        share = math.nan if self.table is None else float(self.table.zeros[self.row])
+        return None if math.isnan(share) else share
 
 
 class _SampledRows(NamedTuple):
-    """Readings of tensors that were measured together, and a sample of each in a row.
+    """Readings of tensors that were measured together, and a sample of each in a row."""
 
-    Records are created only when the reader finishes: every garbage collection would visit
-    thousands of small objects that live through a step.
-    """
-
-    readings: list[HistogramReading]
+    readings: Sequence[HistogramReading]
     samples: Numbers
-    rows: Rows | None
-    """None if the readings have their statistics."""
+    rows: Rows
+    zeros: Numbers | None = None
+    """The shares of zeros, if they are not those of the samples."""
 
 
 _NO_VALUES: Numbers = np.empty((1, 0))
@@ -618,8 +649,7 @@ class HistogramReader(TensorReader[HistogramReading]):
             and self._put_aside((kind, reading.norms is not None), tensor, reading)
         ):
             return reading
-        self._measure_now(tensor, reading)
-        return None if reading.stats is None else reading
+        return reading if self._measure_now(tensor, reading) else None
 
     def finish(self) -> None:
         """Make the statistics and histograms of everything that was read."""
@@ -629,42 +659,44 @@ class HistogramReader(TensorReader[HistogramReading]):
     def make_histograms(self) -> None:
         """Make the statistics and histograms of what has arrived."""
         sampled, self._sampled = self._sampled, []
-        by_length: dict[int, list[_SampledRows]] = {}
-        for block in sampled:
-            if block.rows is not None:
-                for reading, stats in zip(block.readings, block.rows.stats(), strict=True):
-                    reading.stats = stats
-            by_length.setdefault(block.samples.shape[1], []).append(block)
-        for alike in by_length.values():
-            for portion in _portions(alike):
-                _make_histograms(portion, self._bins)
+        # Samples of one length are binned together.
+        sampled.sort(key=lambda block: block.samples.shape[1])
+        parts = [_measured(portion, self._bins) for portion in _portions(sampled)]
+        if parts:
+            table = MeasuredTensors(
+                HistogramColumns.joined([part.histograms for part in parts]),
+                np.concatenate([part.zeros for part in parts]),
+                np.concatenate([part.factors for part in parts]),
+            )
+            _put_rows(sampled, table)
 
-    def _measure_now(self, tensor: torch.Tensor, reading: HistogramReading) -> None:
-        reading.stats = measure(tensor)
-        if reading.stats is None:
-            return
-        sample = _NO_VALUES
+    def _measure_now(self, tensor: torch.Tensor, reading: HistogramReading) -> bool:
+        """Measure a tensor; returns whether it has values."""
+        stats = measure(tensor)
+        if stats is None:
+            return False
+        sample, zeros = _NO_VALUES, None
         try:
             values = numbers_of(tensor)
             if values is not None:
                 sample = self._sample(values)
                 if self._count_zeros:
-                    reading.zeros = 1 - torch.count_nonzero(values).item() / values.numel()
+                    zeros = np.array([1 - torch.count_nonzero(values).item() / values.numel()])
                 if reading.norms is not None:
                     lengths = row_norms(values)
-                    reading.norms.stats = measure(lengths)
-                    self._sampled.append(_SampledRows([reading.norms], self._sample(lengths), None))
+                    rows = Rows.of(lengths.numel(), [measure(lengths)])
+                    self._sampled.append(_SampledRows([reading.norms], self._sample(lengths), rows))
         except (RuntimeError, NotImplementedError):
             # A dtype that torch can only store has no histogram.
             sample = _NO_VALUES
-        self._sampled.append(_SampledRows([reading], sample, None))
+        rows = Rows.of(stats.count, [stats])
+        self._sampled.append(_SampledRows([reading], sample, rows, zeros))
+        return True
 
     def _take_summary(self, readings: Sequence[HistogramReading], found: RowStatistics) -> None:
         super()._take_summary(readings, found)
-        if self._count_zeros:
-            for reading, share in zip(readings, found.zeros, strict=True):
-                reading.zeros = share
-        self._sampled.append(_SampledRows(list(readings), found.samples, None))
+        zeros = found.zeros if self._count_zeros else None
+        self._sampled.append(_SampledRows(readings, found.samples, found.rows, zeros))
 
     def _measure_rows(self, rows: torch.Tensor, readings: list[HistogramReading]) -> None:
         of_norms = [reading.norms for reading in readings if reading.norms is not None]
@@ -673,15 +705,13 @@ class HistogramReader(TensorReader[HistogramReading]):
         self._sample_rows(rows, readings)
 
     def _sample_rows(self, tensors: torch.Tensor, readings: list[HistogramReading]) -> None:
-        rows = plain_numbers(tensors.reshape(len(readings), -1))
+        rows, zeros = plain_numbers(tensors.reshape(len(readings), -1)), None
         if self._count_zeros:
-            zeros = (1 - torch.count_nonzero(rows, dim=1) / rows.shape[1]).tolist()
-            for reading, share in zip(readings, zeros, strict=True):
-                reading.zeros = share
+            zeros = 1 - torch.count_nonzero(rows, dim=1).numpy() / rows.shape[1]
         if self._sample_n is not None and rows.shape[1] > self._sample_n:
             rows = rows.index_select(1, sample_positions(rows.shape[1], self._sample_n))
         samples = rows.to(torch.float64, copy=True).numpy()
-        self._sampled.append(_SampledRows(readings, samples, measure_rows(tensors)))
+        self._sampled.append(_SampledRows(readings, samples, measure_rows(tensors), zeros))
 
     def _sample(self, values: torch.Tensor) -> Numbers:
         count = values.numel()
@@ -693,36 +723,50 @@ class HistogramReader(TensorReader[HistogramReading]):
 
 
 def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
-    """As many blocks at a time as fit in a core's cache."""
-    portion: list[_SampledRows] = []
-    size = 0
-    for block in blocks:
-        portion.append(block)
-        size += block.samples.nbytes
-        if size >= _PORTION_BYTES:
+    """As many blocks at a time, with samples of one length, as fit in a core's cache."""
+    for _, alike in groupby(blocks, lambda block: block.samples.shape[1]):
+        portion: list[_SampledRows] = []
+        size = 0
+        for block in alike:
+            portion.append(block)
+            size += block.samples.nbytes
+            if size >= _PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+        if portion:
             yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
 
 
-def _make_histograms(blocks: list[_SampledRows], bins: int) -> None:
-    """Make the histograms of readings whose samples have the same length."""
-    readings = [reading for block in blocks for reading in block.readings]
-    rows = np.concatenate([block.samples for block in blocks])
-    factors = np.array([float(reading.factor) for reading in readings])
+def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
+    """The histograms of tensors whose samples have the same length."""
+    samples = np.concatenate([block.samples for block in blocks])
+    stats = np.concatenate([block.rows.table() for block in blocks])
+    factors = np.array([float(one.factor) for block in blocks for one in block.readings])
     if (factors != 1).any():
-        rows = rows * factors[:, None]
-    zeros = (np.count_nonzero(rows == 0, axis=1) / max(rows.shape[1], 1)).tolist()
-    made = zip(readings, grids(rows, bins), zeros, factors.tolist(), strict=True)
-    for reading, grid, share, factor in made:
-        stats = reading.stats
-        if stats is None:
-            continue
-        if reading.zeros is None and rows.shape[1]:
-            reading.zeros = share
-        if factor != 1:
-            scaled = {n: getattr(stats, n) * factor for n in ("min", "max", "mean", "std")}
-            stats = replace(stats, **scaled)
-        exponent, first, counts = grid
-        reading.histogram = Histogram(exponent=exponent, first=first, counts=counts, stats=stats)
+        samples = samples * factors[:, None]
+        stats[:, 1:5] *= factors[:, None]
+    zeros = np.full(len(samples), math.nan)
+    if samples.shape[1]:
+        zeros = np.count_nonzero(samples == 0, axis=1) / samples.shape[1]
+    exact: dict[int, Stats] = {}
+    start = 0
+    for block in blocks:
+        if block.zeros is not None:
+            zeros[start : start + len(block.zeros)] = block.zeros
+        for index, one in block.rows.others.items():
+            if one is not None and one.inf:
+                low, high, mean, std = stats[start + index, 1:5].tolist()
+                exact[start + index] = replace(one, min=low, max=high, mean=mean, std=std)
+        start += len(block.readings)
+    return MeasuredTensors(HistogramColumns(stats, binned(samples, bins), exact), zeros, factors)
+
+
+def _put_rows(blocks: Sequence[_SampledRows], table: MeasuredTensors) -> None:
+    """Give each reading its row of the table."""
+    readings = [reading for block in blocks for reading in block.readings]
+    for row, reading in enumerate(readings):
+        reading.table, reading.row = table, row
+    for block in blocks:
+        for index, stats in block.rows.others.items():
+            if stats is None:
+                block.readings[index].table = None

@@ -32,7 +32,8 @@ from torchglass.api.summary import summary as summarize
 from torchglass.errors import LookupFailedError, TargetError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, Module, join_path
-from torchglass.records.run import FIELDS, Points, RunEntry, Series
+from torchglass.records.run import Points, RunEntry, Series
+from torchglass.records.step_points import FIELDS
 from torchglass.records.trace import OpRecord, SourceLine, TraceRecord
 from torchglass.results.run import open_run
 from torchglass.results.runs import RunFolder, value_of

@@ -16,7 +16,8 @@ from torchglass.api.backends import Backend, NamedFrame, numbers_of
 from torchglass.errors import warn
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Stats
-from torchglass.records.run import Frame, Point, Reader, Series, SeriesId
+from torchglass.records.run import Frame, Reader, Series, SeriesId
+from torchglass.records.step_points import Point
 
 _MOST_WAITING, _MOST_WAITING_OF_ALL_TENSORS = 2000, 100
 """Steps; if the tool is slower than the training, further ones are dropped."""

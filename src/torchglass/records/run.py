@@ -6,9 +6,8 @@ memory have the same interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Literal, NewType, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -17,7 +16,8 @@ import numpy.typing as npt
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
 from torchglass.records.measures import Footprint, Measures
-from torchglass.records.model import Activations, Histogram, Histograms, Model, Stats, join_path
+from torchglass.records.model import Activations, Histograms, Model, join_path
+from torchglass.records.step_points import FIELDS, Point, SeriesKind
 from torchglass.records.trace import Graph, TraceRecord
 from torchglass.records.training import TrainingFacts
 
@@ -198,18 +198,6 @@ def _duration(seconds: float) -> str:
 
 
 SeriesId = NewType("SeriesId", int)
-SeriesKind = Literal["scalar", "stats", "histogram"]
-Point = float | Stats | Histogram
-
-_OF_STATS = ("count", "min", "max", "mean", "std", "nan", "inf")
-FIELDS: Mapping[SeriesKind, tuple[str, ...]] = {
-    "scalar": ("value",),
-    "stats": _OF_STATS,
-    "histogram": _OF_STATS,
-}
-"""The values of one point of each kind, in the order in which they are stored; bins are extra."""
-
-_stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*_OF_STATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +243,6 @@ class Points:
 
     def __len__(self) -> int:
         return len(self.steps)
-
-
-def point_values(point: Point) -> tuple[float, ...]:
-    """The values of a point, in the order of its kind's `FIELDS`."""
-    if isinstance(point, Histogram):
-        return _stats_numbers(point.stats)
-    return _stats_numbers(point) if isinstance(point, Stats) else (point,)
 
 
 class Sink(Protocol):

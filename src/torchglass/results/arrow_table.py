@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchglass.records.run import Reader, Series
+from torchglass.records.step_points import BinColumns
 from torchglass.store.arrow_columns import (
     BIN_COLUMNS,
     SCHEMA_COLUMNS,
@@ -20,7 +21,6 @@ from torchglass.store.arrow_columns import (
     point_batch,
 )
 from torchglass.store.readers import FileReader
-from torchglass.store.step_blobs import BinColumns
 from torchglass.tables.export import File, in_its_folder
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RunColumns:
         if isinstance(self.reader, FileReader):
             return self.reader.bin_columns(wanted)
         found = self.reader.histograms_of([each.id for each in wanted])
-        return BinColumns.of(found)
+        return BinColumns.of([one for histograms in found for one in histograms.bins])
 
 
 def write_parquet(columns: RunColumns, file: File) -> Path:

@@ -18,7 +18,6 @@ from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Histograms, Model
 from torchglass.records.run import (
-    FIELDS,
     D,
     Points,
     RunRecord,
@@ -28,6 +27,7 @@ from torchglass.records.run import (
     Session,
     worst_status,
 )
+from torchglass.records.step_points import FIELDS
 from torchglass.store.readers import FileReader
 from torchglass.store.run_file import Catalog
 from torchglass.tables.text import aligned_rows, format_time, harmless

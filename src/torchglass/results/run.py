@@ -26,7 +26,6 @@ from torchglass.errors import TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Histograms, Model, join_path
 from torchglass.records.run import (
-    FIELDS,
     ConfigValue,
     Points,
     RunEntry,
@@ -35,6 +34,7 @@ from torchglass.records.run import (
     Series,
     Session,
 )
+from torchglass.records.step_points import FIELDS
 from torchglass.records.urls import url_of
 from torchglass.results import arrow_table, ranks
 from torchglass.results.files import open_readers, ranks_beside

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import ViewError
-from torchglass.records.run import FIELDS, Points, Series
-from torchglass.store.step_blobs import BinColumns
+from torchglass.records.run import Points, Series
+from torchglass.records.step_points import FIELDS, BinColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

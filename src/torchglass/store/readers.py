@@ -25,7 +25,6 @@ from torchglass.records.json_data import from_json_data
 from torchglass.records.model import Histogram, Histograms, Model
 from torchglass.records.run import (
     DOCUMENT_NAMES,
-    FIELDS,
     D,
     Document,
     Ending,
@@ -36,11 +35,10 @@ from torchglass.records.run import (
     RunStatus,
     Series,
     SeriesId,
-    SeriesKind,
     Session,
-    point_values,
     status_of_ending,
 )
+from torchglass.records.step_points import FIELDS, BinColumns, SeriesKind, point_values
 from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
 from torchglass.store.mirror import mirror_of
@@ -53,7 +51,6 @@ from torchglass.store.run_file import (
     read_series,
 )
 from torchglass.store.step_blobs import (
-    BinColumns,
     pack_document,
     unpack,
     unpack_bin_columns,

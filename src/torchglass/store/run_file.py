@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from torchglass.errors import StoreError
 from torchglass.records.json_data import to_json_data
-from torchglass.records.run import RunRecord, Series, SeriesId, SeriesKind
+from torchglass.records.run import RunRecord, Series, SeriesId
+from torchglass.records.step_points import SeriesKind
 from torchglass.store.step_blobs import Blobs, LatestValues
 
 FEWEST_FRAMES = 16

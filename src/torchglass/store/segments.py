@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import StoreError
-from torchglass.records.run import FIELDS, Series
+from torchglass.records.run import Series
+from torchglass.records.step_points import FIELDS, BinColumns
 from torchglass.store.arrow_columns import SCHEMA_COLUMNS, import_pyarrow, point_batch
 from torchglass.store.step_blobs import (
-    BinColumns,
     Blobs,
     pack_bin_columns,
     unpack,

@@ -21,7 +21,8 @@ from typing import Any
 
 from torchglass.errors import Fence, StoreError, TargetError, TorchglassError, warn
 from torchglass.records.model import Model
-from torchglass.records.run import Document, Frame, Series, SeriesId, SeriesKind
+from torchglass.records.run import Document, Frame, Series, SeriesId
+from torchglass.records.step_points import SeriesKind
 from torchglass.store import schema
 from torchglass.store.object_store import (
     FORMAT,

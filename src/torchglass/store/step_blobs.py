@@ -18,28 +18,21 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.model import Histogram, Histograms, Stats
-from torchglass.records.run import FIELDS, Frame, Point, Points, Series, SeriesId
+from torchglass.records.run import Frame, Points, Series, SeriesId
+from torchglass.records.step_points import FIELDS, BinColumns, Bins, Point, PointTable
 
 _LENGTH = np.dtype("<u4")
 _EXPONENT = np.dtype("<i2")
 _FIRST = np.dtype("<i8")
 _SMALL, _MIDDLE, _LARGE = np.dtype("u1"), np.dtype("<u2"), np.dtype("<i8")
 _NOT_SMALL, _NOT_MIDDLE = 0xFF, 0xFFFF
-
-
-class HistogramBins(NamedTuple):
-    """The bins of one histogram."""
-
-    exponent: int
-    first: int
-    counts: tuple[int, ...]
 
 
 def pack_bins(histograms: Sequence[Histogram]) -> bytes:
@@ -86,7 +79,7 @@ def _counts_in_lists(counts: npt.NDArray[np.int64]) -> bytes:
     return b"".join([column.tobytes() for column in columns])
 
 
-def unpack_bins(blob: bytes, index: int) -> HistogramBins:
+def unpack_bins(blob: bytes, index: int) -> Bins:
     """The bins of the histogram that was packed at this index."""
     number = int.from_bytes(blob[: _LENGTH.itemsize], "little")
     exponents = np.frombuffer(blob, _EXPONENT, number, _LENGTH.itemsize)
@@ -96,7 +89,7 @@ def unpack_bins(blob: bytes, index: int) -> HistogramBins:
     start = int(lengths[:index].sum())
     small = np.frombuffer(blob, _SMALL, int(lengths.sum()), at_lengths + lengths.nbytes)
     rest = blob[at_lengths + lengths.nbytes + small.nbytes :]
-    return HistogramBins(
+    return Bins(
         exponent=int(exponents[index]),
         first=int(firsts[index]),
         counts=tuple(_counts(small, rest, slice(start, start + int(lengths[index]))).tolist()),
@@ -121,40 +114,6 @@ def _counts(small: npt.NDArray[np.uint8], rest: bytes, part: slice) -> npt.NDArr
     return counts
 
 
-class BinColumns(NamedTuple):
-    """Many histograms as columns, one after the other."""
-
-    exponents: npt.NDArray[np.int64]
-    firsts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    """Their numbers of bins."""
-    counts: npt.NDArray[np.integer[Any]]
-    """The counts of all bins, in a type that is large enough."""
-
-    @classmethod
-    def of(cls, every: Sequence[Histograms]) -> BinColumns:
-        """The histograms of some series."""
-        bins = [one for found in every for one in found.bins]
-        counts = [np.array(one.counts, np.int64) for one in bins]
-        return cls(
-            np.array([one.exponent for one in bins], np.int64),
-            np.array([one.first for one in bins], np.int64),
-            np.array([len(one) for one in counts], np.int64),
-            np.concatenate([np.empty(0, np.int64), *counts]),
-        )
-
-    def take(self, order: npt.NDArray[np.int64]) -> BinColumns:
-        """The histograms at these indices."""
-        lengths = self.lengths[order]
-        # There may be a hundred million bins: half the memory, where that is enough.
-        whole = np.int32 if max(len(self.counts), lengths.sum()) < 1 << 31 else np.int64
-        starts = (np.cumsum(self.lengths) - self.lengths)[order]
-        moved = (starts - (np.cumsum(lengths) - lengths)).astype(whole)
-        places = np.repeat(moved, lengths)
-        places += np.arange(len(places), dtype=whole)
-        return BinColumns(self.exponents[order], self.firsts[order], lengths, self.counts[places])
-
-
 def pack_bin_columns(bins: BinColumns) -> bytes:
     """The bins of all histograms of a step, as `pack_bins` packs them."""
     columns = (
@@ -164,6 +123,8 @@ def pack_bin_columns(bins: BinColumns) -> bytes:
         bins.lengths.astype(_LENGTH),
     )
     head = b"".join([column.tobytes() for column in columns])
+    if bins.counts.dtype == _SMALL and not (bins.counts == _NOT_SMALL).any():
+        return head + bins.counts.tobytes()
     return head + _counts_in_lists(bins.counts.astype(np.int64))
 
 
@@ -218,11 +179,27 @@ class _BlobSlice(NamedTuple):
 def pack(frame: Frame) -> Blobs:
     """The points of one step as blobs. Raises struct.error for values out of range."""
     points = frame.points
+    if isinstance(points, PointTable):
+        return _pack_table(points)
     head = struct.pack(f"<I{len(points)}I", len(points), *points)
     histograms = [point for point in points.values() if isinstance(point, Histogram)]
     return Blobs(
         b"".join([head, *map(_numbers, points.values())]),
         pack_bins(histograms) if histograms else None,
+    )
+
+
+def _pack_table(points: PointTable[SeriesId]) -> Blobs:
+    histograms, numbers = points.histograms, points.numbers
+    columns = (
+        np.array([len(points)], _LENGTH),
+        np.array([*points.histogram_keys, *numbers], _ID),
+        histograms.stats.astype(_NUMBER, copy=False),
+        np.array([*numbers.values()], _NUMBER),
+    )
+    return Blobs(
+        b"".join([column.tobytes() for column in columns]),
+        pack_bin_columns(histograms.bins) if len(histograms) else None,
     )
 
 
@@ -386,8 +363,7 @@ def unpack_bin_columns(
         ranks.append(rank_of)
     if not parts:
         return BinColumns.of([])
-    columns = BinColumns(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-    return columns.take(np.argsort(np.concatenate(ranks), kind="stable"))
+    return BinColumns.joined(parts).take(np.argsort(np.concatenate(ranks), kind="stable"))
 
 
 class LatestValues:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from torchglass.errors import Fence, StoreError, undo_reliably, warn
 from torchglass.records.model import Model
-from torchglass.records.run import DOCUMENT_NAMES, Document, Frame, RunRecord, SeriesId, SeriesKind
+from torchglass.records.run import DOCUMENT_NAMES, Document, Frame, RunRecord, SeriesId
+from torchglass.records.step_points import SeriesKind
 from torchglass.store import schema
 from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFile
 from torchglass.store.run_index import summary_of

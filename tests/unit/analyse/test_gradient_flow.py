@@ -7,7 +7,8 @@ import pytest
 
 from tests import make
 from torchglass.analyse.gradient_flow import gradient_norms, layers, update_ratios
-from torchglass.records.run import FIELDS, Points, Series, SeriesId
+from torchglass.records.run import Points, Series, SeriesId
+from torchglass.records.step_points import FIELDS
 
 MODEL = make.model(
     {"children": {"b": {"weight": (2, 2), "bias": (2,)}, "a": {"weight": (2,)}, "c": {}}}

@@ -19,7 +19,8 @@ from torchglass.analyse.training_overview import (
 )
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Stats
-from torchglass.records.run import Ending, Frame, Point, RunRecord, Series, SeriesId
+from torchglass.records.run import Ending, Frame, RunRecord, Series, SeriesId
+from torchglass.records.step_points import Point
 from torchglass.records.trace import Graph, Node, NodeId
 from torchglass.records.training import ParameterFacts, Probe, Track, TrainingFacts
 from torchglass.store.readers import FileReader, MemoryStore

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.recorded import histogram, stats
-from torchglass.records.run import FIELDS, Points, Series, SeriesId, point_values
+from torchglass.records.run import Points, Series, SeriesId
+from torchglass.records.step_points import FIELDS, point_values
 
 
 def test_a_series_label_joins_path_and_name() -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.recorded import MODEL
 from tests.unit.analyse.test_histograms import histogram_of, stats_of
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
-from torchglass.records.run import Frame, Point, Reader, RunRecord, SeriesId, point_values
+from torchglass.records.run import Frame, Reader, RunRecord, SeriesId
+from torchglass.records.step_points import Point, point_values
 from torchglass.records.trace import Graph
 from torchglass.results.ranks import LOST_NS, RanksReader
 from torchglass.results.run import SavedRun, open_run

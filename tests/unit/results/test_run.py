@@ -13,7 +13,8 @@ from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram
-from torchglass.records.run import Frame, point_values
+from torchglass.records.run import Frame
+from torchglass.records.step_points import point_values
 from torchglass.results.run import SavedRun, open_run
 from torchglass.store.writer import FileSink
 

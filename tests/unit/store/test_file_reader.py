@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, going_on, stats, write_run
-from torchglass.records.run import point_values
+from torchglass.records.step_points import point_values
 from torchglass.store import run_file
 from torchglass.store.readers import FileReader
 from torchglass.store.writer import FileSink

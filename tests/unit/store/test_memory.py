@@ -9,7 +9,8 @@ from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
 from torchglass.records.findings import Findings
 from torchglass.records.measures import Measures
-from torchglass.records.run import Frame, Reader, Series, SeriesId, Sink, point_values
+from torchglass.records.run import Frame, Reader, Series, SeriesId, Sink
+from torchglass.records.step_points import point_values
 from torchglass.records.trace import Graph, Node, NodeId
 from torchglass.store.readers import FileReader, MemoryStore
 from torchglass.store.writer import FileSink

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.recorded import histogram, stats
 from torchglass.records.model import Histogram, Stats
-from torchglass.records.run import Frame, Point, Series, SeriesId, point_values
+from torchglass.records.run import Frame, Series, SeriesId
+from torchglass.records.step_points import Point, point_values
 from torchglass.store.step_blobs import Blobs, pack, unpack, unpack_histograms
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")

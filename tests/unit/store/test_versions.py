@@ -14,7 +14,8 @@ import pytest
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
 from torchglass.records.json_data import to_json_data
-from torchglass.records.run import Frame, Session, point_values
+from torchglass.records.run import Frame, Session
+from torchglass.records.step_points import point_values
 from torchglass.records.trace import Graph, TraceRecord
 from torchglass.store import schema
 from torchglass.store.readers import FileReader, read_trace

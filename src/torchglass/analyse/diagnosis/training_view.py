@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.findings import Finding
-from torchglass.records.model import Histogram, Model, Module, Stats, join_path
-from torchglass.records.run import FIELDS, Point, Points, RunStatus, point_values
+from torchglass.records.model import Model, Module, join_path
+from torchglass.records.run import Points, RunStatus
+from torchglass.records.step_points import FIELDS, PointTable
 from torchglass.records.training import ParameterFacts, Probe, Track, TrainingFacts
 
 SeriesKey = tuple[str, str]
@@ -27,6 +27,7 @@ _MOST_POINTS = 96
 _FEWEST_LOSSES = 8
 _MOST_NUMBERS = 256
 _FEWEST_POINTS = 16
+_MOST_SINGLE = 16
 _MOST_BYTES = 32 << 20
 _CALL = re.compile(r"^(eval:|\d+:|more:)")
 _LOSS = re.compile(r"(^|[^a-z])loss$", re.IGNORECASE)
@@ -94,42 +95,90 @@ class SeriesTrack:
         return len(self._steps)
 
 
-class _KeptSeries:
-    """The values of one series of a training that is running."""
+class _LiveTrack(SeriesTrack):
+    """A series of a training that is running; its parts are steps and values, in any order."""
 
-    __slots__ = ("_new", "_values", "steps", "width")
+    def __init__(self, key: SeriesKey, steps: Steps, values: Numbers) -> None:
+        super().__init__(key, steps, values)
+        self._parts = [(steps, values)]
 
-    def __init__(self, point: Point) -> None:
-        self.width = len(point_values(point))
+    def add(self, steps: Steps, values: Numbers) -> None:
+        """Add a part."""
+        self._parts.append((steps, values))
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The recorded steps."""
+        return self._joined[0]
+
+    @cached_property
+    def values(self) -> Numbers:
+        """A row of statistics for each step."""
+        return self._joined[1]
+
+    @cached_property
+    def _joined(self) -> tuple[Steps, Numbers]:
+        if len(self._parts) == 1:
+            return self._parts[0]
+        steps, values = map(np.concatenate, zip(*self._parts, strict=True))
+        order = np.argsort(steps, kind="stable")
+        return steps[order], values[order]
+
+    def __len__(self) -> int:
+        return sum(len(steps) for steps, _ in self._parts)
+
+
+class _KeptNumbers:
+    """A logged value, such as the loss, over the steps of a training that is running."""
+
+    def __init__(self) -> None:
         self.steps: list[int] = []
-        self._values: array[float] = array("d")
-        self._new: list[float | Stats] = []
-        """What is not in `_values` yet: most series are never needed."""
+        self.values: list[float] = []
 
-    def add(self, step: int, point: Point) -> None:
+    def add(self, step: int, value: float) -> None:
         self.steps.append(step)
-        self._new.append(point.stats if isinstance(point, Histogram) else point)
+        self.values.append(value)
+        if len(self.steps) > _MOST_NUMBERS:
+            # Every other one of the older half makes room.
+            half = len(self.steps) // 2
+            del self.steps[1:half:2], self.values[1:half:2]
 
-    @property
-    def values(self) -> array[float]:
-        """All of them, step after step."""
-        for point in self._new:
-            row = point_values(point)
-            # Of two kinds under one name, the first counts.
-            self._values.extend(row if len(row) == self.width else (math.nan,) * self.width)
-        self._new.clear()
-        return self._values
 
-    def thin_out(self, *, keeps_end: bool) -> None:
-        """Drop every other step, of the older half only if the end is kept."""
-        half = len(self.steps) // 2 if keeps_end else len(self.steps)
-        self.steps = self.steps[:half:2] + self.steps[half:]
-        if not self._values:
-            self._new = self._new[:half:2] + self._new[half:]
-            return
-        rows = np.array(self.values, np.float64).reshape(-1, self.width)
-        kept = np.concatenate([rows[:half:2], rows[half:]])
-        self._values = array("d", kept.tobytes())
+class _StepsOfSeries:
+    """The steps of a training that is running in which the same series were recorded."""
+
+    def __init__(self, keys: Sequence[SeriesKey]) -> None:
+        self.keys = keys
+        self.needed = [key for key in keys if is_needed(*key)]
+        self._rows = np.array([row for row, key in enumerate(keys) if is_needed(*key)], np.intp)
+        self.steps: list[int] = []
+        self._values: list[Numbers] = []
+        self._is_last_kept = True
+
+    def add(self, step: int, values: Numbers, *, is_kept: bool) -> None:
+        """Add a step with a row of statistics per series."""
+        self.steps.append(step)
+        self._values.append(values[self._rows])
+        self._is_last_kept = is_kept
+
+    def drop_latest(self) -> None:
+        """Drop the last step if it was added only as the latest one."""
+        if not self._is_last_kept:
+            self._is_last_kept = True
+            del self.steps[-1], self._values[-1]
+
+    def thin_out(self) -> None:
+        """Drop every other step."""
+        del self.steps[1::2], self._values[1::2]
+
+    def add_to(self, tracks: dict[SeriesKey, _LiveTrack]) -> None:
+        """Add these steps to the tracks of the series."""
+        steps = np.array(self.steps, np.int64)
+        for key, values in zip(self.needed, np.stack(self._values, axis=1), strict=True):
+            if key in tracks:
+                tracks[key].add(steps, values)
+            else:
+                tracks[key] = _LiveTrack(key, steps, values)
 
 
 class SeriesHistory:
@@ -141,79 +190,59 @@ class SeriesHistory:
     """
 
     def __init__(self) -> None:
-        self._known: set[SeriesKey] = set()
-        """All series, whether they are kept or not."""
-        self._kept: dict[SeriesKey, _KeptSeries] = {}
-        self._numbers: dict[SeriesKey, _KeptSeries] = {}
-        self._latest: tuple[int, Mapping[SeriesKey, Point]] = (-1, {})
+        self._groups: list[_StepsOfSeries] = []
+        self._numbers: dict[SeriesKey, _KeptNumbers] = {}
         self._count = 0
         self._stride = 1
 
-    def add(self, step: int, points: Mapping[Any, Point]) -> None:
+    def add(self, step: int, points: PointTable[Any]) -> None:
         """The values of one step, by path and name of the series."""
-        numbers = [one for one in points.items() if type(one[1]) is float and not one[0][0]]
-        for key, point in numbers:
-            if key not in self._numbers:
-                self._numbers[key] = _KeptSeries(point)
-            self._numbers[key].add(step, point)
-        for kept in self._numbers.values():
-            if len(kept.steps) > _MOST_NUMBERS:
-                kept.thin_out(keeps_end=True)
-        if not any(type(point) is not float for point in points.values()):
+        for key, value in points.numbers.items():
+            if not key[0]:
+                self._numbers.setdefault(key, _KeptNumbers()).add(step, value)
+        if not points.histogram_keys:
             return
-        is_due = self._count % self._stride == 0
+        for group in self._groups:
+            group.drop_latest()
+        group = self._group_of(points.histogram_keys)
+        is_kept = self._count % self._stride == 0
+        group.add(step, points.histograms.stats, is_kept=is_kept)
+        self._groups = [group for group in self._groups if group.steps]
         self._count += 1
-        self._latest = (-1, {}) if is_due else (step, points)
-        if is_due:
-            self._keep(step, points)
-
-    def _keep(self, step: int, points: Mapping[SeriesKey, Point]) -> None:
-        if not self._known.issuperset(points):
-            self._learn(points)
-        for key, kept in self._kept.items():
-            point = points.get(key)
-            if point is not None:
-                kept.add(step, point)
-        series = self._kept.values()
-        most = min(max(_MOST_BYTES // (256 * max(1, len(series))), _FEWEST_POINTS), _MOST_POINTS)
-        if self._count // self._stride >= most:
+        series = max(len(group.needed) for group in self._groups)
+        most = min(max(_MOST_BYTES // (64 * max(1, series)), _FEWEST_POINTS), _MOST_POINTS)
+        if is_kept and self._count // self._stride >= most:
             self._stride *= 2
-            for one in series:
-                one.thin_out(keeps_end=False)
+            self._thin_out()
 
-    def _learn(self, points: Mapping[SeriesKey, Point]) -> None:
-        """Some series are new: keep those that a rule looks at, in the order of the calls."""
-        for key, point in points.items():
-            is_number = type(point) is float and not key[0]
-            if key not in self._known and not is_number and is_needed(*key):
-                self._kept[key] = _KeptSeries(point)
-        self._known.update(points)
+    def _group_of(self, keys: Sequence[SeriesKey]) -> _StepsOfSeries:
+        for group in self._groups:
+            if group.keys == keys:
+                return group
+        self._groups.append(_StepsOfSeries(keys))
+        return self._groups[-1]
+
+    def _thin_out(self) -> None:
+        """Drop every other step. Series that were recorded once, as at the start, are kept.
+
+        In a model that uses other modules in each step, every other step is dropped nevertheless.
+        """
+        single = [group for group in self._groups if len(group.steps) == 1]
+        dropped = single[1::2] if len(single) > _MOST_SINGLE else []
+        self._groups = [group for group in self._groups if group not in dropped]
+        for group in self._groups:
+            group.thin_out()
 
     def tracks(self) -> dict[SeriesKey, SeriesTrack]:
         """Everything that is kept."""
-        step, points = self._latest
-        tracks: dict[SeriesKey, SeriesTrack] = {}
-        for key, kept in self._kept.items():
-            tracks[key] = _LiveTrack(key, kept, step, points.get(key))
-        for key, kept in self._numbers.items():
-            tracks[key] = _LiveTrack(key, kept, -1, None)
-        return tracks
-
-
-class _LiveTrack(SeriesTrack):
-    """A series of a training that is running, as it is now; it is read before the next step."""
-
-    def __init__(self, key: SeriesKey, kept: _KeptSeries, step: int, latest: Point | None) -> None:
-        self._kept = kept
-        row = () if latest is None else point_values(latest)
-        self._row = row if len(row) == kept.width else ()
-        super().__init__(key, [*kept.steps, step] if self._row else kept.steps, ())
-
-    @cached_property
-    def values(self) -> Numbers:
-        """A row of statistics, or one number, for each step."""
-        values = np.array(self._kept.values, np.float64).reshape(-1, self._kept.width)
-        return np.concatenate([values, [self._row]]) if self._row else values
+        tracks: dict[SeriesKey, _LiveTrack] = {}
+        for group in self._groups:
+            group.add_to(tracks)
+        numbers = {
+            key: SeriesTrack(key, kept.steps, np.array(kept.values)[:, None])
+            for key, kept in self._numbers.items()
+        }
+        return {**tracks, **numbers}
 
 
 def tracks_of(points: Iterable[Points]) -> dict[SeriesKey, SeriesTrack]:

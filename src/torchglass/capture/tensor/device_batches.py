@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ from torchglass.capture.tensor.device_reads import (
     wide_dtype,
 )
 from torchglass.capture.tensor.histograms import Numbers
-from torchglass.capture.tensor.moments import numbers_of, plain_numbers
+from torchglass.capture.tensor.moments import Rows, numbers_of, plain_numbers
 from torchglass.capture.torch_internals import (
     foreach_add,
     foreach_copy,
@@ -54,8 +54,8 @@ _UNREADABLE = (RuntimeError, NotImplementedError, TypeError)
 class RowStatistics(NamedTuple):
     """The statistics of tensors that were measured together."""
 
-    stats: list[Stats]
-    zeros: list[float]
+    rows: Rows
+    zeros: Numbers
     """The share of zeros in each."""
     samples: Numbers
     """A sample of each, in rows."""
@@ -222,10 +222,11 @@ class DeviceMeasurement(Generic[AnyKey]):
                     _statistics(size, is_scaled, row[None])
                     for size, row in zip(sizes, arrived[0], strict=True)
                 ]
-                stats = _joined([one.stats[0] for one in found], repeats)
+                stats = _joined([one for part in found for one in part.rows.stats()], repeats)
                 zeros = sum(one.zeros[0] * size for one, size in zip(found, sizes, strict=True))
                 rows = sample_of_host.astype(np.float64).reshape(1, -1)
-                self._take([key], RowStatistics([stats], [zeros / len(flat)], rows))
+                one = Rows.of(count, [stats])
+                self._take([key], RowStatistics(one, np.array([zeros / len(flat)]), rows))
 
             self._reads.later(heads, arrived.append)
             self._reads.later(sample, take_both)
@@ -398,25 +399,26 @@ def _statistics(size: int, is_scaled: bool, array: Array) -> RowStatistics:
         std = length / np.sqrt(np.maximum(finite - 1, 1))
         numbers = (np.ldexp(one, scale) for one in (low, high, mean, std))
         columns = [np.where(finite > 0, one, np.nan) for one in numbers]
-    columns += [nan, bad - nan, negative]
-    stats = [
-        Stats(
+    others: dict[int, Stats | None] = {
+        index: Stats(
             count=size,
-            min=row[0],
-            max=row[1],
-            mean=row[2],
-            std=row[3],
-            nan=int(row[4]),
-            inf=int(row[5]),
-            negative_inf=int(row[6]),
+            min=float(columns[0][index]),
+            max=float(columns[1][index]),
+            mean=float(columns[2][index]),
+            std=float(columns[3][index]),
+            nan=int(nan[index]),
+            inf=int(bad[index] - nan[index]),
+            negative_inf=int(negative[index]),
         )
-        for row in np.stack(columns, axis=1).tolist()
-    ]
-    return RowStatistics(stats, (zero / size).tolist(), table[:, _HEAD:])
+        for index in np.flatnonzero(bad).tolist()
+    }
+    rows = Rows(size, columns[0], columns[1], columns[2], columns[3], others)
+    return RowStatistics(rows, zero / size, table[:, _HEAD:])
 
 
-def _joined(parts: Sequence[Stats], repeats: int) -> Stats:
+def _joined(measured: Iterable[Stats | None], repeats: int) -> Stats:
     """The statistics of a tensor that consists of these parts, repeated this many times."""
+    parts = [part for part in measured if part is not None]
     finite = [part.count - part.nan - part.inf for part in parts]
     total = sum(finite)
     there = [(part, count) for part, count in zip(parts, finite, strict=True) if count]

@@ -1,7 +1,7 @@
 """Histograms with bins of a power of two, of many samples at once.
 
->>> grids(np.array([[0.0, 1.0, 2.0, 3.0]]), bins=4)
-[Grid(exponent=0, first=0, counts=(1, 1, 1, 1))]
+>>> binned(np.array([[0.0, 1.0, 2.0, 3.0]]), bins=4).counts.tolist()
+[1, 1, 1, 1]
 
 The bins are as wide as the bulk of the values needs. Outside the bulk there may be four times as
 many bins; the few values beyond are in no bin, so that one outlier does not make all bins coarse.
@@ -10,11 +10,11 @@ many bins; the few values beyond are in no bin, so that one outlier does not mak
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from torchglass.records.step_points import BinColumns
 
 Numbers = npt.NDArray[np.float64]
 
@@ -30,21 +30,11 @@ _OF_ONE_VALUE = 6
 _OF_ZEROS = -30
 
 
-class Grid(NamedTuple):
-    """The bins of a histogram: bin i reaches from `(first + i) · 2**exponent` to the next edge."""
-
-    exponent: int
-    first: int
-    counts: tuple[int, ...]
-
-
-EMPTY = Grid(0, 0, ())
-
-
-def grids(rows: Numbers, bins: int) -> list[Grid]:
-    """The histogram of each row; values that are not finite are in no bin."""
+def binned(rows: Numbers, bins: int) -> BinColumns:
+    """The bins of each row; values that are not finite are in no bin."""
     if rows.size == 0:
-        return [EMPTY] * len(rows)
+        none = np.zeros(len(rows), np.int64)
+        return BinColumns(none, none, none, np.empty(0, np.uint8))
     with np.errstate(all="ignore"):
         ordered = np.sort(np.where(np.isfinite(rows), rows, np.nan), axis=1)
         finite = rows.shape[1] - np.isnan(ordered).sum(axis=1)
@@ -93,23 +83,19 @@ def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
 
 def _trimmed(
     exponents: npt.NDArray[np.intp], starts: Numbers, counts: npt.NDArray[np.intp]
-) -> list[Grid]:
+) -> BinColumns:
     """Each row without empty bins at its ends."""
     filled = counts > 0
+    has_any = filled.any(axis=1)
     begins = filled.argmax(axis=1)
-    lengths = counts.shape[1] - filled[:, ::-1].argmax(axis=1) - begins
-    lengths[~filled.any(axis=1)] = 0
+    ends = np.where(has_any, counts.shape[1] - filled[:, ::-1].argmax(axis=1), begins)
     firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64) + begins
-    places = np.arange(len(counts)) * counts.shape[1] + begins
-    # Bytes are converted only where they are needed, and most bins are empty.
-    flat: Sequence[int] = (
-        counts.astype(np.uint8).tobytes() if counts.max() < 1 << 8 else counts.ravel().tolist()
+    places = np.arange(counts.shape[1])
+    is_inside = (places >= begins[:, None]) & (places < ends[:, None])
+    inside = (counts.astype(np.uint8) if counts.max() < 1 << 8 else counts)[is_inside]
+    return BinColumns(
+        np.where(has_any, exponents, 0), np.where(has_any, firsts, 0), ends - begins, inside
     )
-    columns = (column.tolist() for column in (exponents, firsts, places, lengths))
-    return [
-        Grid(exponent, first, tuple(flat[place : place + length])) if length else EMPTY
-        for exponent, first, place, length in zip(*columns, strict=True)
-    ]
 
 
 def _at(rows: Numbers, columns: npt.NDArray[np.intp]) -> Numbers:

@@ -7,7 +7,7 @@ Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from torchglass.capture.tensor.description import COMPRESSED_INDICES, Load, inne
 from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
 from torchglass.capture.torch_modes import quietly
 from torchglass.records.model import Stats
+from torchglass.records.step_points import FIELDS, point_values
 
 _CHUNK = 1 << 17
 """Elements that fit in a core's cache together with their differences from the mean."""
@@ -247,35 +248,52 @@ class Rows(NamedTuple):
 
     size: int
     """The number of values of each tensor."""
-    lows: list[float]
-    highs: list[float]
-    means: list[float]
-    deviations: list[float]
+    lows: Column
+    highs: Column
+    means: Column
+    deviations: Column
     others: dict[int, Stats | None]
     """The exact statistics, by index, where the columns are not exact."""
 
+    @classmethod
+    def of(cls, size: int, stats: Sequence[Stats | None]) -> Rows:
+        """The same for statistics that are there already."""
+        nothing = np.full(len(stats), math.nan)
+        return cls(size, nothing, nothing, nothing, nothing, dict(enumerate(stats)))
+
     def stats_of(self, index: int) -> Stats | None:
-        """The statistics of one tensor."""
+        """The statistics of one tensor; None for one that cannot be measured."""
         if index in self.others:
             return self.others[index]
         return Stats(
             count=self.size,
-            min=self.lows[index],
-            max=self.highs[index],
-            mean=self.means[index],
-            std=self.deviations[index],
+            min=float(self.lows[index]),
+            max=float(self.highs[index]),
+            mean=float(self.means[index]),
+            std=float(self.deviations[index]),
         )
 
     def stats(self) -> list[Stats | None]:
         """The statistics of all tensors."""
-        columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
+        columns = (self.lows, self.highs, self.means, self.deviations)
         found: list[Stats | None] = [
             Stats(count=self.size, min=low, max=high, mean=mean, std=std)
-            for low, high, mean, std in columns
+            for low, high, mean, std in zip(*(one.tolist() for one in columns), strict=True)
         ]
         for index, stats in self.others.items():
             found[index] = stats
         return found
+
+    def table(self) -> Column:
+        """A row of numbers per tensor, with the columns of `FIELDS`."""
+        rows = np.zeros((len(self.lows), len(FIELDS["stats"])))
+        columns = (self.lows, self.highs, self.means, self.deviations)
+        rows[:, 0] = self.size
+        rows[:, 1 : 1 + len(columns)] = np.stack(columns, axis=1)
+        for index, stats in self.others.items():
+            if stats is not None:
+                rows[index] = point_values(stats)
+        return rows
 
 
 def measure_rows(tensors: torch.Tensor) -> Rows:
@@ -286,9 +304,7 @@ def measure_rows(tensors: torch.Tensor) -> Rows:
             rows = plain_numbers(rows).to(torch.float32 if rows.dtype in _NARROW else torch.float64)
             return _rows_measured(rows)
         except Exception:  # noqa: BLE001 - statistics never stop a forward
-            nothing = [math.nan] * len(rows)
-            others = {index: measure(row) for index, row in enumerate(tensors)}
-            return Rows(rows.shape[1], nothing, nothing, nothing, nothing, others)
+            return Rows.of(rows.shape[1], [measure(row) for row in tensors])
 
 
 def _rows_measured(rows: torch.Tensor) -> Rows:
@@ -307,10 +323,10 @@ def _rows_measured(rows: torch.Tensor) -> Rows:
             means[is_far], deviations[is_far] = _scaled_spread(far, largest[is_far])
     return Rows(
         size=count,
-        lows=lows.tolist(),
-        highs=highs.tolist(),
-        means=means.tolist(),
-        deviations=deviations.tolist(),
+        lows=lows,
+        highs=highs,
+        means=means,
+        deviations=deviations,
         others=others,
     )
 

@@ -31,7 +31,8 @@ from torchglass.capture.torch_internals import default_store
 from torchglass.errors import TargetError, warn
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Histogram, Model, Stats, join_path
-from torchglass.records.run import Document, Frame, Point, SeriesId, SeriesKind, Sink
+from torchglass.records.run import Document, Frame, SeriesId, Sink
+from torchglass.records.step_points import Point, SeriesKind
 
 _numbers = count()
 _UNKNOWN_JOB = "none"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple, SupportsIndex
 
+import numpy as np
 from torch import Tensor
 
 from torchglass.analyse.diagnosis.training_view import is_loss
@@ -16,10 +17,11 @@ from torchglass.analyse.histograms import merged
 from torchglass.analyse.training_rules import Observation, can_show_problem
 from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber
 from torchglass.capture.tensor.histograms import ROOM
-from torchglass.capture.tensor_reader import HistogramReading
+from torchglass.capture.tensor_reader import HistogramReading, MeasuredTensors
 from torchglass.errors import TargetError
 from torchglass.records.model import Histogram, Stats
-from torchglass.records.run import Point
+from torchglass.records.run import SeriesId, Sink
+from torchglass.records.step_points import HistogramColumns, PointTable, SeriesKind
 
 Number = float | LateNumber
 
@@ -77,13 +79,6 @@ class StepValues:
             if reading.is_scaled:
                 reading.factor, reading.is_scaled = factor, is_scaled
 
-    def has_bad_values(self) -> bool:
-        """Whether any value may be NaN or Inf."""
-        if any(not math.isfinite(float(value)) for value in self.numbers.values()):
-            return True
-        every = (reading.stats for _, reading in self.readings())
-        return any(stats is not None and (stats.nan or stats.inf) for stats in every)
-
     def observations(self) -> Iterator[Observation]:
         """The observations of a step for the rules; a logged loss only if it is not finite."""
         for place, value in self.numbers.items():
@@ -92,7 +87,7 @@ class StepValues:
                 nan, inf = int(math.isnan(number)), int(math.isinf(number))
                 yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
         for place, reading in self.readings():
-            stats = _stats(reading)
+            stats = reading.stats
             if stats is not None and can_show_problem(place.name, stats):
                 yield Observation(
                     *place, stats, reading.dims, reading.requires_grad, reading.is_scaled
@@ -102,7 +97,7 @@ class StepValues:
         """The statistics of all readings, by series."""
         there: dict[tuple[str, str], list[Stats]] = {}
         for place, reading in self.readings():
-            stats = _stats(reading)
+            stats = reading.stats
             if stats is not None:
                 there.setdefault(place, []).append(stats)
         return there
@@ -117,15 +112,6 @@ class StepValues:
                 found[place] = zeros + reading.zeros * more, count + more
         return ((place, zeros / count) for place, (zeros, count) in found.items() if count)
 
-    def add_derived(self, *, zeros: bool) -> None:
-        """Add what follows from the readings: the scale of gradients, and the shares of zeros."""
-        for _, reading in self.readings():
-            if float(reading.factor) != 1:
-                self.numbers[SeriesName("", "grad_scale")] = 1 / float(reading.factor)
-        if zeros:
-            for (path, name), share in self.zeros():
-                self.numbers[SeriesName(path, f"{name}.zeros")] = share
-
     def clear(self) -> None:
         """Release all readings."""
         self._readings.clear()
@@ -136,19 +122,45 @@ class StepValues:
     def __bool__(self) -> bool:
         return bool(self.numbers or self._readings or self.rates)
 
-    def points(self, bins: int) -> dict[SeriesName, Point]:
-        """All values as points of series, once the reader has finished; this ends the step."""
+    def points(self, bins: int, *, zeros: bool) -> PointTable[SeriesName]:
+        """All values as points of series, once the reader has finished; this ends the step.
+
+        With `zeros`, also the share of zeros of each series.
+        """
         self.is_open = False
-        points: dict[SeriesName, Point] = {}
-        for place, reading in self._readings.items():
-            if reading.histogram is not None:
-                points[place] = reading.histogram
-        for place, parts in self._repeated().items():
-            points[place] = merged(parts, bins * ROOM)
-        self.numbers = {place: float(value) for place, value in self.numbers.items()}
-        numbers = chain(self.numbers.items(), self._named_rates())
-        points.update((place, float(value)) for place, value in numbers)
-        return points
+        if zeros:
+            for (path, name), share in self.zeros():
+                self.numbers[SeriesName(path, f"{name}.zeros")] = share
+        places, histograms = self._histograms(bins)
+        numbers = {place: float(value) for place, value in self.numbers.items()}
+        numbers.update(self._named_rates())
+        return PointTable(places, histograms, numbers)
+
+    def _histograms(self, bins: int) -> tuple[list[SeriesName], HistogramColumns]:
+        """The series with a histogram, and their histograms in the same order."""
+        places = [*self._readings]
+        of_each = [reading.table for reading in self._readings.values()]
+        tables = [table for table in dict.fromkeys(of_each) if table is not None]
+        self._add_scale(tables)
+        repeated = self._repeated()
+        joined = [merged(repeated[place], bins * ROOM) for place in places if place in repeated]
+        parts = [*(table.histograms for table in tables), HistogramColumns.of(joined)]
+        *starts, start_of_joined = accumulate(map(len, parts[:-1]), initial=0)
+        start_of = dict[MeasuredTensors | None, int](zip(tables, starts, strict=True))
+        # A reading without a table has row 0.
+        start_of[None] = -1
+        rows = np.array([start_of[table] for table in of_each], np.intp)
+        rows += np.array([reading.row for reading in self._readings.values()], np.intp)
+        rows[[place in repeated for place in places]] = start_of_joined + np.arange(len(joined))
+        if rows.min(initial=0) < 0:
+            places = [place for place, row in zip(places, rows, strict=True) if row >= 0]
+        return places, HistogramColumns.joined(parts).take(rows[rows >= 0])
+
+    def _add_scale(self, tables: Iterable[MeasuredTensors]) -> None:
+        """Log the scale of a `GradScaler`."""
+        for factors in (table.factors for table in tables):
+            if (factors != 1).any():
+                self.numbers[SeriesName("", "grad_scale")] = 1 / float(factors[factors != 1][-1])
 
     def _named_rates(self) -> Iterator[tuple[SeriesName, float]]:
         """Learning rates by name: `lr`, or numbered over all optimizers."""
@@ -169,12 +181,31 @@ class StepValues:
         return {place: histograms for place, histograms in parts.items() if histograms}
 
 
+class SeriesIds:
+    """The ids that a sink has given to the series of a training."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._ids: dict[SeriesKind, dict[SeriesName, SeriesId]] = {"scalar": {}, "histogram": {}}
+        self._last: tuple[Sequence[SeriesName], Sequence[SeriesId]] = ((), ())
+        """Most steps have the same series as the one before."""
+
+    def of(self, points: PointTable[SeriesName]) -> PointTable[SeriesId]:
+        """The same points by the ids of their series."""
+        if self._last[0] != points.histogram_keys:
+            ids = [self._id(place, "histogram") for place in points.histogram_keys]
+            self._last = points.histogram_keys, ids
+        numbers = {self._id(place, "scalar"): value for place, value in points.numbers.items()}
+        return PointTable(self._last[1], points.histograms, numbers)
+
+    def _id(self, place: SeriesName, kind: SeriesKind) -> SeriesId:
+        known = self._ids[kind]
+        if place not in known:
+            known[place] = self._sink.series(*place, kind)
+        return known[place]
+
+
 _NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan)
-
-
-def _stats(reading: HistogramReading) -> Stats | None:
-    """The statistics of a reading without the scale of a `GradScaler`."""
-    return reading.stats if reading.histogram is None else reading.histogram.stats
 
 
 def step_number(number: SupportsIndex) -> int:

@@ -9,8 +9,9 @@ under a guard, which names the operation. That happens once, at any `log_freq`.
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -39,7 +40,8 @@ from torchglass.capture.watch.parameter_facts import LookSchedule
 from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
-from torchglass.records.run import Point, RunStatus
+from torchglass.records.run import RunStatus
+from torchglass.records.step_points import FIELDS, PointTable
 from torchglass.records.training import TrainingFacts
 
 _CHECK_OPERANDS = "Check the ranges of its operands, which `torchglass explore` lists"
@@ -72,7 +74,7 @@ class TrainingProblems:
         self,
         step: int,
         values: StepValues,
-        points: Mapping[SeriesName, Point],
+        points: PointTable[SeriesName],
         compiled: Collection[str],
     ) -> bool:
         """Check a step; returns whether the conclusion changed.
@@ -81,14 +83,13 @@ class TrainingProblems:
         """
         self._history.add(step, points)
         is_still = bool(values.is_still)
-        is_needed = self._health.is_close(is_still=is_still) or values.has_bad_values()
+        is_needed = self._health.is_close(is_still=is_still) or has_bad_values(points)
         seen = values.observations() if is_needed else ()
         new = self._health.check(step, seen, values.measured, is_still=is_still)
         new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
         self._told_compiled = len(compiled)
         self._at_steps += new
-        is_recorded = any(not isinstance(point, float) for point in points.values())
-        is_due = is_recorded and self._schedule.is_due()
+        is_due = bool(points.histogram_keys) and self._schedule.is_due()
         return self.conclude() if new or is_due else False
 
     def add(self, finding: Finding, step: int) -> None:
@@ -132,6 +133,14 @@ class TrainingProblems:
         )
         before, self.findings = self.findings, conclude(view)
         return _summary(before) != _summary(self.findings)
+
+
+def has_bad_values(points: PointTable[SeriesName]) -> bool:
+    """Whether any value may be NaN or Inf."""
+    if not all(map(math.isfinite, points.numbers.values())):
+        return True
+    bad = [FIELDS["histogram"].index(field) for field in ("nan", "inf")]
+    return bool(points.histograms.stats[:, bad].any())
 
 
 def _summary(findings: Iterable[Finding]) -> list[tuple[str, ...]]:

@@ -56,6 +56,7 @@ from torchglass.capture.watch.run_end import (
     ending_of,
 )
 from torchglass.capture.watch.step_values import (
+    SeriesIds,
     SeriesName,
     StepValues,
     logged_number,
@@ -70,15 +71,7 @@ from torchglass.capture.watch.training_problems import (
 from torchglass.errors import Fence, collector_paused, deferred_signals, undo_reliably
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
-from torchglass.records.run import (
-    Ending,
-    Frame,
-    Point,
-    SeriesId,
-    SeriesKind,
-    Sink,
-    status_of_ending,
-)
+from torchglass.records.run import Ending, Frame, Sink, status_of_ending
 
 
 class Listener(Protocol):
@@ -139,7 +132,7 @@ class Watcher:
             bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
         )
         self._unwritten: deque[_UnwrittenFrame] = deque()
-        self._ids: dict[SeriesKind, dict[SeriesName, SeriesId]] = {"scalar": {}, "histogram": {}}
+        self._ids = SeriesIds(sink)
         self._weights = Weights(model, self._reader, options)
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
         record = self._record = read_model(model)
@@ -592,10 +585,9 @@ class Watcher:
             self._write_frame(*self._unwritten.popleft()[:3])
 
     def _write_frame(self, number: int, time_ns: int, values: StepValues) -> None:
-        values.add_derived(zeros="stats" in self._options.log)
-        points = values.points(self._options.bins)
+        points = values.points(self._options.bins, zeros="stats" in self._options.log)
         if points:
-            by_id = self._by_id(points)
+            by_id = self._ids.of(points)
             self._sink.put_frame(Frame(step=number, time_ns=time_ns, points=by_id))
         has_changed = self._problems.look(number, values, points, self._flow.compiled)
         values.clear()
@@ -605,17 +597,6 @@ class Watcher:
         self._put_pictures()
         if has_changed:
             self._put_findings()
-
-    def _by_id(self, points: Mapping[SeriesName, Point]) -> dict[SeriesId, Point]:
-        """The points of a step by the ids of their series, which are looked up once."""
-        found: dict[SeriesId, Point] = {}
-        for place, point in points.items():
-            kind: SeriesKind = "scalar" if isinstance(point, float) else "histogram"
-            known = self._ids[kind]
-            if place not in known:
-                known[place] = self._sink.series(*place, kind)
-            found[known[place]] = point
-        return found
 
     def _put_findings(self) -> None:
         self._sink.put_document(self._problems.record())

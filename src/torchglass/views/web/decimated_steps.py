@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from torchglass.analyse.histograms import merged
 from torchglass.records.model import Histogram
-from torchglass.records.run import Points, Reader, SeriesId, SeriesKind
+from torchglass.records.run import Points, Reader, SeriesId
+from torchglass.records.step_points import SeriesKind
 
 _PLOTTED_FIELDS: dict[SeriesKind, tuple[str, ...]] = {
     "scalar": ("value",),

@@ -31,7 +31,8 @@ from torchglass.records.findings import Findings
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.model import Activations, Histogram, Model, Module, TensorSpec
-from torchglass.records.run import FIELDS, Reader, SeriesId
+from torchglass.records.run import Reader, SeriesId
+from torchglass.records.step_points import FIELDS
 from torchglass.records.trace import CallId, Graph, Node, TraceRecord
 from torchglass.views.web.decimated_steps import (
     HistogramColumns,

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchglass.analyse.histograms import merged
-from torchglass.capture.tensor.histograms import EMPTY, ROOM, Grid, grids
+from torchglass.capture.tensor.histograms import ROOM, binned
 from torchglass.records.model import Histogram, Stats
+from torchglass.records.step_points import Bins
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tame = st.floats(-1e6, 1e6)
@@ -18,14 +19,14 @@ anything = st.floats()
 bin_counts = st.integers(1, 64)
 
 
-def edges(grid: Grid) -> np.ndarray:
+def edges(grid: Bins) -> np.ndarray:
     """The edges of a grid's bins, the last one included."""
     cells = np.arange(grid.first, grid.first + len(grid.counts) + 1, dtype=np.float64)
     return cells * 2.0**grid.exponent
 
 
 def histogram(values: list[float], bins: int) -> Histogram:
-    (grid,) = grids(np.array([values]), bins)
+    (grid,) = binned(np.array([values]), bins).each()
     numbers = np.array(values)
     stats = Stats(
         count=len(values),
@@ -43,7 +44,7 @@ def total(one: Histogram) -> int:
 
 @given(st.lists(tame, min_size=1, max_size=60), bin_counts)
 def test_counts_match_numpy_on_the_same_edges(values: list[float], bins: int) -> None:
-    (grid,) = grids(np.array([values]), bins)
+    (grid,) = binned(np.array([values]), bins).each()
 
     # Half open bins, as numpy's but for its last one, which is closed.
     expected, _ = np.histogram(values, [*edges(grid), np.inf])
@@ -54,18 +55,18 @@ def test_counts_match_numpy_on_the_same_edges(values: list[float], bins: int) ->
 
 @given(st.lists(anything, min_size=1, max_size=60), bin_counts)
 def test_any_row_has_a_histogram_within_the_bin_limit(values: list[float], bins: int) -> None:
-    (grid,) = grids(np.array([values]), bins)
+    (grid,) = binned(np.array([values]), bins).each()
 
     seen = [value for value in values if math.isfinite(value)]
     assert len(grid.counts) <= bins * ROOM
     assert sum(grid.counts) <= len(seen)
     assert all(count >= 0 for count in grid.counts)
-    assert grid == EMPTY or (grid.counts[0] and grid.counts[-1])
+    assert grid == Bins(0, 0, ()) or (grid.counts[0] and grid.counts[-1])
 
 
 @given(st.lists(tame, min_size=1, max_size=99), bin_counts)
 def test_below_a_hundred_values_none_is_excluded(values: list[float], bins: int) -> None:
-    (grid,) = grids(np.array([values]), bins)
+    (grid,) = binned(np.array([values]), bins).each()
 
     assert sum(grid.counts) == len(values)
 
@@ -124,13 +125,15 @@ def test_an_empty_histogram_adds_nothing() -> None:
 
 
 def test_rows_without_values_have_no_bins() -> None:
-    assert grids(np.zeros((2, 0)), 30) == [EMPTY, EMPTY]
-    assert grids(np.full((1, 5), np.nan), 30) == [EMPTY]
+    nothing = Bins(0, 0, ())
+
+    assert [*binned(np.zeros((2, 0)), 30).each()] == [nothing, nothing]
+    assert [*binned(np.full((1, 5), np.nan), 30).each()] == [nothing]
 
 
 def test_a_single_value_has_one_bin_around_it() -> None:
     for value in (0.0, 1.0, -3.75, 1e-300, -1e300, 5e-324):
-        (grid,) = grids(np.full((1, 7), value), 30)
+        (grid,) = binned(np.full((1, 7), value), 30).each()
 
         assert grid.counts == (7,)
         low, high = edges(grid)
@@ -141,8 +144,8 @@ def test_one_percent_of_outliers_on_each_side_may_be_excluded() -> None:
     values = np.random.default_rng(0).normal(size=1000)
     wild = np.where(np.arange(1000) % 101 == 0, 1e9, values)
 
-    (tame_grid,) = grids(values[None], 30)
-    (wild_grid,) = grids(wild[None], 30)
+    (tame_grid,) = binned(values[None], 30).each()
+    (wild_grid,) = binned(wild[None], 30).each()
 
     assert wild_grid.exponent == tame_grid.exponent
     assert sum(wild_grid.counts) == 990
@@ -151,7 +154,7 @@ def test_one_percent_of_outliers_on_each_side_may_be_excluded() -> None:
 def test_a_spike_of_five_percent_is_not_an_outlier() -> None:
     values = np.where(np.arange(1000) % 20 == 0, 5.0, 1e-4)
 
-    (grid,) = grids(values[None], 30)
+    (grid,) = binned(values[None], 30).each()
 
     assert sum(grid.counts) == 1000
     assert grid.counts[-1] == 50

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchglass.capture.tensor.histograms import grids
+from torchglass.capture.tensor.histograms import binned
 from torchglass.capture.watch.ranks import Label, RankValues, _partners, total
 from torchglass.records.model import Histogram, Stats
 
@@ -15,7 +15,7 @@ LOSS: Label = ("", "loss", "scalar")
 
 def of_rank(rank: int, values: list[float], loss: float = 0.0) -> RankValues:
     numbers = np.array(values)
-    (grid,) = grids(numbers[None], 30)
+    (grid,) = binned(numbers[None], 30).each()
     stats = Stats(
         count=len(values),
         min=float(numbers.min()),

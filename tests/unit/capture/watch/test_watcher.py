@@ -18,7 +18,8 @@ from torchglass.capture.tensor.moments import measure
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.watcher import Watcher
 from torchglass.errors import TargetError, TorchglassWarning
-from torchglass.records.run import Frame, point_values
+from torchglass.records.run import Frame
+from torchglass.records.step_points import point_values
 from torchglass.store.readers import MemoryStore
 
 PARAMETERS = Options(log=frozenset({"params", "params_grad"}))

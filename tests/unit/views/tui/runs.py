@@ -13,7 +13,8 @@ from tests.textual_pilot import run_app
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, Slot, Stats
-from torchglass.records.run import Document, Frame, Point, RunRecord, SeriesId
+from torchglass.records.run import Document, Frame, RunRecord, SeriesId
+from torchglass.records.step_points import Point
 from torchglass.store.readers import MemoryStore
 from torchglass.views.tui.app import ExplorerApp, settle
 

@@ -13,7 +13,8 @@ from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics,
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Ancestor, ClassSource, Model, Module, Stats
-from torchglass.records.run import Document, Frame, Point, RunRecord
+from torchglass.records.run import Document, Frame, RunRecord
+from torchglass.records.step_points import Point
 from torchglass.records.trace import CallId, Operand, OpId, OpRecord, SourceLine, TraceRecord
 from torchglass.store.readers import MemoryStore
 
