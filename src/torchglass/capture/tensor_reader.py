@@ -79,6 +79,8 @@ from torchglass.records.step_points import HistogramColumns
 LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
 _MOST_ROWS = 1 << 10
+_BATCH_BYTES = 1 << 21
+"""What is measured together: more would not fit in the caches."""
 _MOST_BYTES = 1 << 24
 """The memory of all batches; a model with tensors of many shapes starts over with new ones then."""
 _SAMPLE = 4096
@@ -135,9 +137,9 @@ class TensorBatch(Generic[AnyReading]):
     Allocating new memory would take longer than copying the values.
     """
 
-    def __init__(self, like: torch.Tensor, most_bytes: int) -> None:
+    def __init__(self, like: torch.Tensor) -> None:
         self._row_bytes = like.nbytes
-        self._most = max(1, min(_MOST_ROWS, most_bytes // self._row_bytes))
+        self._most = max(1, min(_MOST_ROWS, _BATCH_BYTES // self._row_bytes))
         # A matrix made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
             self._matrix = like.detach().new_empty((self._most, *like.shape))
@@ -178,16 +180,10 @@ class TensorBatch(Generic[AnyReading]):
 class TensorReader(Generic[AnyReading]):
     """What both readers have in common: known tensors and batches of small ones."""
 
-    def __init__(
-        self, *, batch_bytes: int, reads: DeviceReads | None = None, sample_n: int | None = 0
-    ) -> None:
-        """At most `batch_bytes` are measured together: as much as fits in the caches.
-
-        `sample_n` values of a tensor on a device are read; None is all.
-        """
+    def __init__(self, *, reads: DeviceReads | None = None, sample_n: int | None = 0) -> None:
+        """`sample_n` values of a tensor on a device are read; None is all."""
         self.reads = reads or DeviceReads()
         self._remote = DeviceMeasurement(self.reads, self._take_summary, sample_n)
-        self._batch_bytes = batch_bytes
         self._known: dict[int, tuple[Any, Any, TensorKind | None, int, AnyReading]] = {}
         """By the id of a tensor: its storage, its place there, its kind, its version and its
         reading. Ids are used again."""
@@ -300,7 +296,7 @@ class TensorReader(Generic[AnyReading]):
             TensorReader.finish(self)
             self._batches.clear()
             self._batched_bytes = 0
-        batch: TensorBatch[AnyReading] = TensorBatch(like, self._batch_bytes)
+        batch: TensorBatch[AnyReading] = TensorBatch(like)
         self._batches[key] = batch
         self._batched_bytes += batch.bytes
         return batch
@@ -397,7 +393,7 @@ class StatisticsReader(TensorReader[StatisticsReading]):
     """Reads tensors at one level: "full", "cheap" (a sample of large ones) or "shapes"."""
 
     def __init__(self, level: Level, copy_bytes: int = 0) -> None:
-        super().__init__(batch_bytes=1 << 21)
+        super().__init__()
         self._level = level
         self._copies = _TensorCopies(copy_bytes)
 
@@ -514,12 +510,12 @@ def _sample_stride(elements: int) -> int:
 class MeasuredTensors:
     """The histograms of the tensors that were measured together, as columns."""
 
-    def __init__(self, histograms: HistogramColumns, zeros: Numbers, factors: Numbers) -> None:
+    def __init__(self, histograms: HistogramColumns, zeros: Numbers, has_factors: bool) -> None:
         self.histograms = histograms
         self.zeros = zeros
         """The share of the values of each that are exactly zero; NaN if it is not known."""
-        self.factors = factors
-        """The factors that their values were multiplied by."""
+        self.has_factors = has_factors
+        """Whether the values of any of them were multiplied by a factor."""
 
 
 class HistogramReading(Reading):
@@ -584,7 +580,7 @@ class HistogramReader(TensorReader[HistogramReading]):
         zeros: bool = False,
         reads: DeviceReads | None = None,
     ) -> None:
-        super().__init__(batch_bytes=1 << 20, reads=reads, sample_n=sample_n)
+        super().__init__(reads=reads, sample_n=sample_n)
         self._bins = bins
         self._sample_n = sample_n
         self._count_zeros = zeros
@@ -666,7 +662,7 @@ class HistogramReader(TensorReader[HistogramReading]):
             table = MeasuredTensors(
                 HistogramColumns.joined([part.histograms for part in parts]),
                 np.concatenate([part.zeros for part in parts]),
-                np.concatenate([part.factors for part in parts]),
+                any(part.has_factors for part in parts),
             )
             _put_rows(sampled, table)
 
@@ -742,7 +738,8 @@ def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
     samples = np.concatenate([block.samples for block in blocks])
     stats = np.concatenate([block.rows.table() for block in blocks])
     factors = np.array([float(one.factor) for block in blocks for one in block.readings])
-    if (factors != 1).any():
+    has_factors = bool((factors != 1).any())
+    if has_factors:
         samples = samples * factors[:, None]
         stats[:, 1:5] *= factors[:, None]
     zeros = np.full(len(samples), math.nan)
@@ -758,7 +755,8 @@ def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
                 low, high, mean, std = stats[start + index, 1:5].tolist()
                 exact[start + index] = replace(one, min=low, max=high, mean=mean, std=std)
         start += len(block.readings)
-    return MeasuredTensors(HistogramColumns(stats, binned(samples, bins), exact), zeros, factors)
+    histograms = HistogramColumns(stats, binned(samples, bins), exact)
+    return MeasuredTensors(histograms, zeros, has_factors)
 
 
 def _put_rows(blocks: Sequence[_SampledRows], table: MeasuredTensors) -> None:

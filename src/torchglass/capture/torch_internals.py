@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
@@ -115,6 +116,18 @@ def softmax_dim(node: Any) -> int | None:
         return None
     # Autograd shows a negative one as an unsigned number.
     return (dim - 2**64 if dim >= 2**63 else dim) % len(shape)
+
+
+def add_gradient_hook(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+    """`tensor.register_hook` for a tensor that is no leaf, without a handle: three times as fast.
+
+    The hook is freed with the graph.
+    """
+    owner: Any = tensor
+    if owner._backward_hooks is None:
+        owner._backward_hooks = OrderedDict()
+        owner.grad_fn._register_hook_dict(owner)
+    owner._backward_hooks[hook] = hook
 
 
 def has_saved_tensor_hooks() -> bool:

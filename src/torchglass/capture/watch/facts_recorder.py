@@ -10,7 +10,7 @@ import math
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -106,8 +106,8 @@ class FactsRecorder:
         self._idle: list[OptimizerFacts] = []
         self._parameters: dict[str, ParameterState] = {}
         self._sampled: SampledParameters | None = None
-        self._calls: dict[str, int] = {}
-        self._eval_calls: dict[str, int] = {}
+        self._calls: Counter[str] = Counter()
+        self._eval_calls: Counter[str] = Counter()
         self._stops: dict[GradientStop, None] = {}
         self._losses: dict[LossFacts, None] = {}
         self._lr = ThinnedTrack()
@@ -187,11 +187,13 @@ class FactsRecorder:
                 is_registered=False,
             )
 
-    def called(self, path: str, *, training: bool) -> None:
-        """A module is called in a recorded forward."""
-        self._calls[path] = self._calls.get(path, 0) + 1
-        if not training:
-            self._eval_calls[path] = self._eval_calls.get(path, 0) + 1
+    def called(self, times: Mapping[str, int]) -> None:
+        """A recorded forward is over that called the modules at these paths so many times."""
+        self._calls.update(times)
+
+    def called_in_eval(self, path: str) -> None:
+        """A module in eval mode is called in a recorded forward."""
+        self._eval_calls[path] += 1
 
     def see_trace(self, trace: TraceRecord) -> None:
         """A forward was traced: note where gradients stop, and which operations are special."""

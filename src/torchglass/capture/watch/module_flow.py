@@ -29,8 +29,9 @@ from torchglass.capture.module_calls import (
 )
 from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.tensor.device_reads import LateNumber, is_capturing
-from torchglass.capture.tensor_reader import HistogramReader
+from torchglass.capture.tensor_reader import HistogramReader, HistogramReading
 from torchglass.capture.torch_internals import (
+    add_gradient_hook,
     current_backward,
     is_compiled,
     is_functorch_wrapped_tensor,
@@ -102,6 +103,37 @@ def on_backward(receiver: weakref.ref[GradientReceiver]) -> Callable[[Tensor | N
     return notice
 
 
+class _LatestTensor:
+    """The tensor that was read last: the output of a module is most often the next one's input.
+
+    It keeps the tensor alive, until the next one is read or the pass is over.
+    """
+
+    __slots__ = ("_hook", "_reading", "_tensor", "_values", "_version")
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        values: StepValues,
+        reading: HistogramReading | None,
+        hook: SeriesGradientHook,
+    ) -> None:
+        self._tensor = tensor
+        self._version = tensor._version
+        self._values = values
+        self._reading = reading
+        self._hook = hook
+
+    def is_of(self, tensor: Tensor) -> bool:
+        """Whether this is the tensor, and nothing has changed it."""
+        return tensor is self._tensor and tensor._version == self._version and tensor.requires_grad
+
+    def add(self, series: TensorSeries) -> None:
+        """It belongs to another series, too."""
+        self._values.put(series.value, self._reading)
+        self._hook.add(series)
+
+
 MOST_CALLS = 16
 """How many calls of one module in a pass have separate series; later calls share one."""
 
@@ -109,14 +141,17 @@ _ONE_ARGUMENT = ("0",)
 
 
 class WatchedCall:
-    """A running call, and the prefix of the names of its series."""
+    """A call of a module, the same object in every pass, and the names of its series."""
 
-    __slots__ = ("inner_depth", "path", "prefix")
+    __slots__ = ("inner_depth", "input", "output", "path", "prefix")
 
     def __init__(self, path: str, prefix: str) -> None:
         self.path = path
         self.prefix = prefix
         self.inner_depth = 0
+        self.input = TensorSeries(path, f"{prefix}input.0")
+        """The series of its only argument."""
+        self.output = TensorSeries(path, f"{prefix}output")
 
 
 _UNRECORDED = WatchedCall("", "")
@@ -164,6 +199,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         self._training = True
         self._shape: list[tuple[int, str, tuple[str, ...]]] = []
         self._series: dict[tuple[str, str], TensorSeries] = {}
+        self._calls: dict[tuple[str, int, bool], WatchedCall] = {}
+        self._latest: _LatestTensor | None = None
         self._hooks: dict[int, SeriesGradientHook] = {}
         self._handles: list[Any] = []
         self._backward = NO_BACKWARD
@@ -198,12 +235,14 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             if self._start is None and self._known_path(module) is not None:
                 self._begin_pass(module, args, kwargs)
             if self._values is not None:
-                path = self.locate(module) or ""
-                call = WatchedCall(path, _prefix(self.count(path), self._training))
-                if id(module) in self._paths:
-                    self._facts.called(path, training=module.training)
-                elif self._is_looked_at:
-                    self._facts.called_stray(path, module)
+                path = self._paths.get(id(module))
+                if path is None:
+                    path = self.locate(module) or ""
+                    if self._is_looked_at:
+                        self._facts.called_stray(path, module)
+                elif not module.training:
+                    self._facts.called_in_eval(path)
+                call = self._call_of(path)
                 self._take_inputs(call, module, args, kwargs)
         except Exception as problem:  # noqa: BLE001 - see missed
             self.missed(problem)
@@ -319,9 +358,12 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             if self._is_away:
                 self._is_away = False
                 undo_reliably(add_observer, self)
+            if self._values is not None:
+                self._facts.called(self._numbers)
             self._start = None
             self._values = None
             self._is_looked_at = False
+            self._latest = None
             self._graphs.stop()
 
     def _end(self, output: Any, error: BaseException | None) -> None:
@@ -350,7 +392,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         depth = len(self.running) - (self._start or 0)
         if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not is_overheard():
             self._shape.append((depth, path, _ONE_ARGUMENT))
-            self._take(self._series_at(path, f"{call.prefix}input.0"), args[0])
+            self._take(call.input, args[0])
         else:
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))
@@ -366,7 +408,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         if error is not None:
             return
         if type(output) is Tensor and not is_overheard():
-            self._take_output(self._series_at(call.path, f"{call.prefix}output"), output)
+            self._take_output(call.output, output)
         else:
             with quietly():
                 for place, tensor in named_tensors(output):
@@ -386,32 +428,47 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             self._watcher.picture(series.value, tensor)
 
     def _take(self, series: TensorSeries, tensor: Tensor) -> None:
-        if self._values is None or is_functorch_wrapped_tensor(tensor):
+        latest = self._latest
+        if latest is not None and latest.is_of(tensor):
+            latest.add(series)
+            return
+        self._latest = None
+        values = self._values
+        if values is None or is_functorch_wrapped_tensor(tensor):
             # Inside vmap or grad a tensor is a short-lived wrapper.
             return
+        reading = hook = None
         if self._logs_values and not self._is_again:
-            self._values.put(series.value, self._reader.read(tensor))
+            reading = self._reader.read(tensor)
+            values.put(series.value, reading)
         if self._logs_gradients and tensor.requires_grad:
-            self._ask_for_gradient(series, tensor, self._values)
+            hook = self._ask_for_gradient(series, tensor, values)
+            self._latest = _LatestTensor(tensor, values, reading, hook)
 
-    def _ask_for_gradient(self, series: TensorSeries, tensor: Tensor, values: StepValues) -> None:
+    def _ask_for_gradient(
+        self, series: TensorSeries, tensor: Tensor, values: StepValues
+    ) -> SeriesGradientHook:
         """Record the gradient when it arrives, once for all series of a tensor."""
         known = self._hooks.get(id(tensor))
         version = tensor._version
         if known is not None and known.is_of(tensor, version):
             known.add(series)
-            return
+            return known
         hook = SeriesGradientHook(self._here, values, series, tensor, version)
-        handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             # A leaf keeps its hooks forever; the hooks of other tensors are freed with the graph.
-            self._handles.append(handle)
+            self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+        else:
+            add_gradient_hook(tensor, hook)
         self._hooks[id(tensor)] = hook
+        return hook
 
     def take_gradient(self, hook: SeriesGradientHook, gradient: Tensor) -> None:
         """Record the gradient of a tensor in its series."""
         self._begin_backward()
-        where = self._watcher.values_of_gradient(hook.values)
+        where: StepValues | None = hook.values
+        if not hook.values.is_open:
+            where = self._watcher.values_of_gradient(hook.values)
         if where is None or is_functorch_wrapped_tensor(gradient):
             return
         if type(gradient) is Tensor and not is_overheard():
@@ -463,6 +520,18 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             # What `torch.compile` returns is a module around the one that was compiled.
             path = self._paths.get(id(module.__dict__["_modules"].get("_orig_mod")))
         return path
+
+    def _call_of(self, path: str) -> WatchedCall:
+        """The call that begins."""
+        number = self.count(path)
+        if number > MOST_CALLS:
+            # Such calls share their series, and may run inside each other.
+            return WatchedCall(path, _prefix(number, self._training))
+        call = self._calls.get((path, number, self._training))
+        if call is None:
+            call = WatchedCall(path, _prefix(number, self._training))
+            self._calls[path, number, self._training] = call
+        return call
 
     def _series_at(self, path: str, name: str) -> TensorSeries:
         series = self._series.get((path, name))

@@ -141,7 +141,7 @@ class StepValues:
         places = [*self._readings]
         of_each = [reading.table for reading in self._readings.values()]
         tables = [table for table in dict.fromkeys(of_each) if table is not None]
-        self._add_scale(tables)
+        self._add_scale([*tables, *(reading.table for _, reading in self._more)])
         repeated = self._repeated()
         joined = [merged(repeated[place], bins * ROOM) for place in places if place in repeated]
         parts = [*(table.histograms for table in tables), HistogramColumns.of(joined)]
@@ -156,11 +156,12 @@ class StepValues:
             places = [place for place, row in zip(places, rows, strict=True) if row >= 0]
         return places, HistogramColumns.joined(parts).take(rows[rows >= 0])
 
-    def _add_scale(self, tables: Iterable[MeasuredTensors]) -> None:
-        """Log the scale of a `GradScaler`."""
-        for factors in (table.factors for table in tables):
-            if (factors != 1).any():
-                self.numbers[SeriesName("", "grad_scale")] = 1 / float(factors[factors != 1][-1])
+    def _add_scale(self, tables: Iterable[MeasuredTensors | None]) -> None:
+        """Log the scale of a `GradScaler`, if the readings in these tables were scaled."""
+        if any(table.has_factors for table in dict.fromkeys(tables) if table is not None):
+            for _, reading in self.readings():
+                if float(reading.factor) != 1:
+                    self.numbers[SeriesName("", "grad_scale")] = 1 / float(reading.factor)
 
     def _named_rates(self) -> Iterator[tuple[SeriesName, float]]:
         """Learning rates by name: `lr`, or numbered over all optimizers."""
