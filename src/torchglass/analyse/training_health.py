@@ -69,8 +69,9 @@ class TrainingHealth:
 
         Args:
             step: The step.
-            seen: What was measured; series for which `can_show_problem` is False may be left out,
-                and all of them if no value is NaN or Inf and the step is not `is_close`.
+            seen: What was measured. Series that are neither in `rows_with_problems` nor
+                `is_always_checked` may be left out, and all of them if no value is NaN or Inf and
+                the step is not `is_close`.
             measured: Returns everything that was measured; called only if a rule needs it.
             is_still: Whether the step moved no weight, as with a learning rate of 0. Such a step
                 repeats the previous one, so it does not count for problems that may pass.

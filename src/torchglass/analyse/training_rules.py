@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.records.findings import Severity
 from torchglass.records.model import Stats, join_path
@@ -125,10 +128,18 @@ class StepView:
         return tensors
 
 
-def can_show_problem(name: str, stats: Stats) -> bool:
-    """Whether any rule needs a series. Of the thousands in a large model, few are needed."""
-    if stats.nan or stats.inf or stats.min == 0 == stats.max:
-        return True
+def rows_with_problems(stats: npt.NDArray[np.float64]) -> list[bool]:
+    """Which tensors some rule needs, whatever they are; a row has the columns of `FIELDS`.
+
+    Of the thousands in a large model, few are needed.
+    """
+    _, low, high, _, _, nan, inf = stats.T
+    found: list[bool] = ((nan > 0) | (inf > 0) | ((low == 0) & (high == 0))).tolist()
+    return found
+
+
+def is_always_checked(name: str) -> bool:
+    """Whether a rule needs a series at every step."""
     return name.endswith(".grad") and _is_gradient_of_parameter(name)
 
 

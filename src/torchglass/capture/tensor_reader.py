@@ -74,7 +74,7 @@ from torchglass.capture.tensor.moments import (
 from torchglass.capture.torch_internals import data_address
 from torchglass.records.calls import CallTensor, Level
 from torchglass.records.model import Histogram, Stats, TensorSpec
-from torchglass.records.step_points import HistogramColumns
+from torchglass.records.step_points import HistogramTable
 
 LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
@@ -510,7 +510,7 @@ def _sample_stride(elements: int) -> int:
 class MeasuredTensors:
     """The histograms of the tensors that were measured together, as columns."""
 
-    def __init__(self, histograms: HistogramColumns, zeros: Numbers, has_factors: bool) -> None:
+    def __init__(self, histograms: HistogramTable, zeros: Numbers, has_factors: bool) -> None:
         self.histograms = histograms
         self.zeros = zeros
         """The share of the values of each that are exactly zero; NaN if it is not known."""
@@ -660,7 +660,7 @@ class HistogramReader(TensorReader[HistogramReading]):
         parts = [_measured(portion, self._bins) for portion in _portions(sampled)]
         if parts:
             table = MeasuredTensors(
-                HistogramColumns.joined([part.histograms for part in parts]),
+                HistogramTable.joined([part.histograms for part in parts]),
                 np.concatenate([part.zeros for part in parts]),
                 any(part.has_factors for part in parts),
             )
@@ -755,7 +755,7 @@ def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
                 low, high, mean, std = stats[start + index, 1:5].tolist()
                 exact[start + index] = replace(one, min=low, max=high, mean=mean, std=std)
         start += len(block.readings)
-    histograms = HistogramColumns(stats, binned(samples, bins), exact)
+    histograms = HistogramTable(stats, binned(samples, bins), exact)
     return MeasuredTensors(histograms, zeros, has_factors)
 
 

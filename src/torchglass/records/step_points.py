@@ -93,7 +93,7 @@ class BinColumns(NamedTuple):
         return starts
 
 
-class HistogramColumns:
+class HistogramTable:
     """Many histograms as columns: a large model has thousands in every step."""
 
     def __init__(
@@ -106,7 +106,7 @@ class HistogramColumns:
         """The statistics, by index, of which the columns do not say everything."""
 
     @classmethod
-    def of(cls, histograms: Sequence[Histogram]) -> HistogramColumns:
+    def of(cls, histograms: Sequence[Histogram]) -> HistogramTable:
         """The same histograms as columns."""
         stats = [_stats_numbers(one.stats) for one in histograms]
         numbers = np.array(stats, np.float64).reshape(-1, len(_OF_STATS))
@@ -114,7 +114,7 @@ class HistogramColumns:
         return cls(numbers, BinColumns.of(histograms), exact)
 
     @classmethod
-    def joined(cls, parts: Sequence[HistogramColumns]) -> HistogramColumns:
+    def joined(cls, parts: Sequence[HistogramTable]) -> HistogramTable:
         """The histograms of several parts, one part after the other."""
         exact: dict[int, Stats] = {}
         before = 0
@@ -124,12 +124,12 @@ class HistogramColumns:
         stats = np.concatenate([part.stats for part in parts])
         return cls(stats, BinColumns.joined([part.bins for part in parts]), exact)
 
-    def take(self, rows: npt.NDArray[np.integer[Any]]) -> HistogramColumns:
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> HistogramTable:
         """The histograms at these indices."""
         exact = self._exact
         if exact:
             exact = {new: exact[old] for new, old in enumerate(rows.tolist()) if old in exact}
-        return HistogramColumns(self.stats[rows], self.bins.take(rows), exact)
+        return HistogramTable(self.stats[rows], self.bins.take(rows), exact)
 
     def stats_at(self, row: int) -> Stats:
         """The statistics of one histogram."""
@@ -164,7 +164,7 @@ class PointTable(Mapping[Key, Point], Generic[Key]):
     """The points of one step, the histograms as columns; an object is made only on request."""
 
     def __init__(
-        self, keys: Sequence[Key], histograms: HistogramColumns, numbers: Mapping[Key, float]
+        self, keys: Sequence[Key], histograms: HistogramTable, numbers: Mapping[Key, float]
     ) -> None:
         self.histogram_keys = keys
         self.histograms = histograms

@@ -96,8 +96,9 @@ class FactsRecorder:
         self._model = weakref.ref(model)
         self._reads = reads
         self.probes = OpProbes(reads)
-        self._passes = LookSchedule()
-        self._updates_looked_at = LookSchedule()
+        modules = sum(1 for _ in model.modules())
+        self._passes = LookSchedule(modules)
+        self._updates_looked_at = LookSchedule(modules)
         self._is_looking = False
         self._updates = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()

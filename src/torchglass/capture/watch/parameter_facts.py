@@ -18,6 +18,7 @@ from torchglass.records.training import Track
 _GROWTH = 1.4
 _FIRST_LOOKS = 5
 """The first events, this many, are examined, then one after 1.4 times as many, and so on."""
+_MOST_MODULES, _LARGE_GROWTH = 500, 3.0
 _SAMPLE = 64
 _MOST_POINTS = 256
 _MOST_EQUAL = 8
@@ -25,10 +26,14 @@ _MOST_EQUAL = 8
 
 
 class LookSchedule:
-    """Which of many events are examined: the first ones, and then fewer and fewer."""
+    """Which of many events are examined: the first ones, and then fewer and fewer.
 
-    def __init__(self, first: int = _FIRST_LOOKS, growth: float = _GROWTH) -> None:
-        self._first, self._growth = first, growth
+    Of a model with many modules, fewer are: a look at each takes longer than a step may.
+    """
+
+    def __init__(self, modules: int, first: int = _FIRST_LOOKS, growth: float = _GROWTH) -> None:
+        is_large = modules > _MOST_MODULES
+        self._first, self._growth = (1, _LARGE_GROWTH) if is_large else (first, growth)
         self._count = 0
         self._next = 0
 

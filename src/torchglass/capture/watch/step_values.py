@@ -14,14 +14,14 @@ from torch import Tensor
 
 from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.histograms import merged
-from torchglass.analyse.training_rules import Observation, can_show_problem
+from torchglass.analyse.training_rules import Observation, is_always_checked, rows_with_problems
 from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber
 from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.tensor_reader import HistogramReading, MeasuredTensors
 from torchglass.errors import TargetError
 from torchglass.records.model import Histogram, Stats
 from torchglass.records.run import SeriesId, Sink
-from torchglass.records.step_points import HistogramColumns, PointTable, SeriesKind
+from torchglass.records.step_points import HistogramTable, PointTable, SeriesKind
 
 Number = float | LateNumber
 
@@ -86,9 +86,13 @@ class StepValues:
             if not place.path and not math.isfinite(number) and is_loss(place.name):
                 nan, inf = int(math.isnan(number)), int(math.isinf(number))
                 yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
+        tables = dict.fromkeys(one.table for _, one in self.readings() if one.table is not None)
+        has_problem = {table: rows_with_problems(table.histograms.stats) for table in tables}
         for place, reading in self.readings():
-            stats = reading.stats
-            if stats is not None and can_show_problem(place.name, stats):
+            if reading.table is None:
+                continue
+            if has_problem[reading.table][reading.row] or is_always_checked(place.name):
+                stats = reading.table.histograms.stats_at(reading.row)
                 yield Observation(
                     *place, stats, reading.dims, reading.requires_grad, reading.is_scaled
                 )
@@ -136,7 +140,7 @@ class StepValues:
         numbers.update(self._named_rates())
         return PointTable(places, histograms, numbers)
 
-    def _histograms(self, bins: int) -> tuple[list[SeriesName], HistogramColumns]:
+    def _histograms(self, bins: int) -> tuple[list[SeriesName], HistogramTable]:
         """The series with a histogram, and their histograms in the same order."""
         places = [*self._readings]
         of_each = [reading.table for reading in self._readings.values()]
@@ -144,7 +148,7 @@ class StepValues:
         self._add_scale([*tables, *(reading.table for _, reading in self._more)])
         repeated = self._repeated()
         joined = [merged(repeated[place], bins * ROOM) for place in places if place in repeated]
-        parts = [*(table.histograms for table in tables), HistogramColumns.of(joined)]
+        parts = [*(table.histograms for table in tables), HistogramTable.of(joined)]
         *starts, start_of_joined = accumulate(map(len, parts[:-1]), initial=0)
         start_of = dict[MeasuredTensors | None, int](zip(tables, starts, strict=True))
         # A reading without a table has row 0.
@@ -154,7 +158,7 @@ class StepValues:
         rows[[place in repeated for place in places]] = start_of_joined + np.arange(len(joined))
         if rows.min(initial=0) < 0:
             places = [place for place, row in zip(places, rows, strict=True) if row >= 0]
-        return places, HistogramColumns.joined(parts).take(rows[rows >= 0])
+        return places, HistogramTable.joined(parts).take(rows[rows >= 0])
 
     def _add_scale(self, tables: Iterable[MeasuredTensors | None]) -> None:
         """Log the scale of a `GradScaler`, if the readings in these tables were scaled."""

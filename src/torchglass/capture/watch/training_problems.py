@@ -65,7 +65,9 @@ class TrainingProblems:
         self._model = model
         self._health = TrainingHealth()
         self._history = SeriesHistory()
-        self._schedule = LookSchedule(_FIRST_LOOKS, _GROWTH)
+        record = model()
+        modules = len(record.modules) if record is not None else 0
+        self._schedule = LookSchedule(modules, _FIRST_LOOKS, _GROWTH)
         self._at_steps: list[Finding] = []
         self._told_compiled = 0
         self._status: RunStatus | None = None
