@@ -191,16 +191,22 @@ def kinds_below(
 
     With `of_all` those of both.
     """
-    parameters: list[dict[str, None]] = [{} for _ in model.modules]
-    buffers: list[dict[str, None]] = [{} for _ in model.modules]
+    # A bit for each kind: a model has few kinds, and may have very many modules.
+    bits: dict[str, int] = {}
+    parameters = [0] * len(model.modules)
+    buffers = [0] * len(model.modules)
     for module in reversed(model.modules):
         for slot in module.slots:
             found = buffers if slot.role == "buffer" and not of_all else parameters
-            found[module.id].setdefault(kind(slot))
+            found[module.id] |= bits.setdefault(kind(slot), 1 << len(bits))
         if module.parent is not None:
-            parameters[module.parent].update(parameters[module.id])
-            buffers[module.parent].update(buffers[module.id])
-    return [tuple(sorted(own or other)) for own, other in zip(parameters, buffers, strict=True)]
+            parameters[module.parent] |= parameters[module.id]
+            buffers[module.parent] |= buffers[module.id]
+    shown = [own or other for own, other in zip(parameters, buffers, strict=True)]
+    kinds = {
+        some: tuple(sorted(name for name, bit in bits.items() if bit & some)) for some in set(shown)
+    }
+    return [kinds[some] for some in shown]
 
 
 def _activation_bytes(calls: Sequence[CallRecord]) -> int:

@@ -221,17 +221,24 @@ class ProblemsBelow(NamedTuple):
 _NO_ACTIVITY = ModuleActivity()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelContents:
     """What takes a while to compute on a large model."""
 
+    model: Model
     counts: Sequence[ModuleCounts]
     notes: Mapping[ModuleId, str]
     """Problems, shared modules and tied tensors; each note starts with its mark."""
-    devices: Sequence[tuple[str, ...]]
-    """The devices of the tensors in each branch."""
-    dtypes: Sequence[tuple[str, ...]]
-    """The types of the parameters in each branch, or of its buffers if it has none."""
+
+    @cached_property
+    def devices(self) -> Sequence[tuple[str, ...]]:
+        """The devices of the tensors in each branch."""
+        return kinds_below(self.model, lambda slot: slot.spec.device, of_all=True)
+
+    @cached_property
+    def dtypes(self) -> Sequence[tuple[str, ...]]:
+        """The types of the parameters in each branch, or of its buffers if it has none."""
+        return kinds_below(self.model, lambda slot: slot.spec.dtype)
 
 
 def count_model(model: Model) -> ModelContents:
@@ -246,12 +253,7 @@ def count_model(model: Model) -> ModelContents:
         or (tied and any(slot.tensor in tied for slot in module.slots))
     ]
     notes = {module.id: note for module in notable if (note := _note(model, module))}
-    return ModelContents(
-        counts=count(model),
-        notes=notes,
-        devices=kinds_below(model, lambda slot: slot.spec.device, of_all=True),
-        dtypes=kinds_below(model, lambda slot: slot.spec.dtype),
-    )
+    return ModelContents(model=model, counts=count(model), notes=notes)
 
 
 class ExplorerState:
