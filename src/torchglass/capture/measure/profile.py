@@ -15,6 +15,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -84,38 +85,35 @@ class Stopwatch:
         """The innermost span that has not ended."""
         self.creators: NodeCreators[int] = NodeCreators()
         """The innermost span in which each autograd node was created."""
-        self._lock = threading.RLock()
-        """Autograd has a thread for each device."""
 
     def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
         """Begin a span; returns its index, which `end` takes."""
-        with self._lock:
-            index, parent = len(self.spans), self.current
-            span = RawSpan(kind, subject, parent, parent if owner is None else owner)
-            self.spans.append(span)
-            self._open.append(index)
-            self.current = index
-            self.creators.begin(index)
-            # The clock is read last here and first at the end: our own work is not in the span.
-            span.cpu_ns = self._cpu()
-            span.start = self._mark()
-            return index
+        spans, parent = self.spans, self.current
+        span = RawSpan(kind, subject, parent, parent if owner is None else owner)
+        self.current = index = len(spans)
+        spans.append(span)
+        self._open.append(index)
+        self.creators.begin(index)
+        # The clock is read last here and first at the end: our own work is not in the span.
+        span.cpu_ns = self._cpu()
+        span.start = self._mark()
+        return index
 
     def end(self, index: int) -> None:
         """End a span, and all that began in it; one that has ended with another stays ended."""
-        with self._lock:
-            mark = self._mark()
-            cpu_ns = self._cpu()
-            if index not in self._open:
-                return
-            ended = -1
-            while ended != index:
-                ended = self._open.pop()
-                span = self.spans[ended]
-                span.end = mark
-                span.cpu_ns = cpu_ns - span.cpu_ns
-            self.current = self._open[-1] if self._open else None
-            self.creators.begin(self.current)
+        mark = self._mark()
+        cpu_ns = self._cpu()
+        running = self._open
+        if index != self.current and index not in running:
+            return
+        ended = -1
+        while ended != index:
+            ended = running.pop()
+            span = self.spans[ended]
+            span.end = mark
+            span.cpu_ns = cpu_ns - span.cpu_ns
+        self.current = running[-1] if running else None
+        self.creators.begin(self.current)
 
     def innermost_path(self) -> str | None:
         """The path of the running module; None outside of all modules."""
@@ -148,6 +146,28 @@ class Stopwatch:
         )
 
 
+class SharedStopwatch(Stopwatch):
+    """The same where autograd has a thread for each device."""
+
+    def __init__(self, clock: Clock, cpu: CpuClock) -> None:
+        super().__init__(clock, cpu)
+        self._lock = threading.RLock()
+
+    def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
+        with self._lock:
+            return super().begin(kind, subject, owner)
+
+    def end(self, index: int) -> None:
+        with self._lock:
+            super().end(index)
+
+
+def stopwatch_for(clock: Clock, cpu: CpuClock) -> Stopwatch:
+    """A stopwatch for this machine."""
+    kind = SharedStopwatch if torch.accelerator.is_available() else Stopwatch
+    return kind(clock, cpu)
+
+
 def _name(span: RawSpan) -> str:
     if span.kind == "op":
         return str(getattr(span.subject, "__name__", type(span.subject).__name__))
@@ -170,15 +190,8 @@ _ASK_ONLY = frozenset(
 """Functions that only inspect a tensor and compute nothing."""
 
 
-class TimedCall(NamedTuple):
-    """A running call, and the index of its span."""
-
-    path: str
-    span: int
-
-
-class ModuleTimer(ModuleStack[TimedCall]):
-    """Times the calls of modules, and the calls that they make."""
+class ModuleTimer(ModuleStack[int]):
+    """Times the calls of modules, and the calls that they make. A call is its span's index."""
 
     def __init__(
         self, watch: Stopwatch, modules: Iterable[tuple[str, nn.Module]], tag: Tag | None = None
@@ -188,19 +201,19 @@ class ModuleTimer(ModuleStack[TimedCall]):
         self._callers: dict[str, int | None] = {}
         self._tag = tag
 
-    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> TimedCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int | None:
         watch = self._watch
         path = self.locate(module)
         if path is None:
             return None
         if watch.is_in_node():
             # Autograd recomputes it: it still belongs to its caller in the forward.
-            return TimedCall(path, watch.begin("module", path, self._callers.get(path)))
+            return watch.begin("module", path, self._callers.get(path))
         self._callers[path] = watch.current
-        return TimedCall(path, watch.begin("module", path))
+        return watch.begin("module", path)
 
-    def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
-        self._watch.end(call.span)
+    def end(self, call: int, output: Any, error: BaseException | None) -> None:
+        self._watch.end(call)
         if self._tag is not None and self._watch.is_in_node():
             # A checkpoint that recomputes its forward may run its backward right after.
             self._tag(tensor for _, tensor in named_tensors(output))
@@ -216,7 +229,7 @@ class _OpTimer(TorchFunctionMode):
     def __init__(self, watch: Stopwatch) -> None:
         super().__init__()
         self._watch = watch
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -226,7 +239,7 @@ class _OpTimer(TorchFunctionMode):
             # Constant while dynamo compiles this method, as it does when `torch.cond` runs.
             return func(*args, **kwargs)
         # Autograd passes our mode on to its device threads.
-        if not _computes(func) or threading.get_ident() != self._thread:
+        if not _computes(func) or get_ident() != self._thread:
             return func(*args, **kwargs)
         if func in OPENED:
             return run_below(self, without_guards(func), *args, **kwargs)
@@ -390,12 +403,12 @@ class TimedRuns:
         )
 
     def _run_plain(self) -> tuple[Span, ...]:
-        watch = Stopwatch(self._clock, self._cpu)
+        watch = stopwatch_for(self._clock, self._cpu)
         self._run.run(_StageTimer(watch))
         return watch.read()
 
     def _run_timed(self) -> tuple[Span, ...]:
-        watch = Stopwatch(self._clock, self._cpu)
+        watch = stopwatch_for(self._clock, self._cpu)
         observer = _StepTimer(watch, self._run, ops=self._ops)
         try:
             self._run.run(observer)
