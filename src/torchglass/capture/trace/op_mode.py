@@ -44,7 +44,7 @@ from torchglass.records.trace import Phase
 _clock = time.perf_counter_ns
 _is_compiling = torch.compiler.is_compiling
 _NO_KWARGS: Mapping[str, Any] = {}
-_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
+_BACKWARDS = frozenset({torch.Tensor.backward, torch.autograd.backward})
 _PACKAGE = Path(__file__).parents[2]
 _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(_PACKAGE))
 _COMMAND_LINE = str(_PACKAGE / "cli")
@@ -144,22 +144,22 @@ class OpMode(TorchFunctionMode):
         kwargs = kwargs or _NO_KWARGS
         if _is_compiling():
             return func(*args, **kwargs)
+        run = None
         try:
             handling = handling_of(func)
-            if handling is _PASS or (handling is _OPEN and func not in self._opened):
-                run = self._unrecorded(func, handling)
+            if handling is _PASS:
+                run = func if func not in _BACKWARDS else self._backward(func)
+            elif handling is _OPEN and func not in self._opened:
+                run = functools.partial(self._run_opened, func, without_guards(func))
             else:
-                run = None
                 writes = handling is not _RECORD or "out" in kwargs
                 written = self._written(func, handling, args, kwargs) if writes else ()
                 call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
                 given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
-                named = kwargs
-                if kwargs and not CHANGEABLE.isdisjoint(map(type, kwargs.values())):
-                    named = unchanging(kwargs)
+                named = unchanging(kwargs) if kwargs else kwargs
         except Exception as problem:  # noqa: BLE001 - see OpListener.missed
             self._listener.missed(problem)
-            return func(*args, **kwargs)
+            run = func
         if run is not None:
             return run(*args, **kwargs)
         start = _clock()
@@ -194,12 +194,8 @@ class OpMode(TorchFunctionMode):
             self._listener.before_write(unwrapped(written))
         return written
 
-    def _unrecorded(self, func: Callable[..., Any], handling: Handling) -> Callable[..., Any]:
-        """What to run instead of a function that is not an op itself."""
-        if handling is _OPEN:
-            return functools.partial(self._run_opened, func, without_guards(func))
-        if func in _BACKWARDS:
-            self._before_backward()
+    def _backward(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        self._before_backward()
         return func
 
     def _run_opened(
@@ -223,10 +219,13 @@ def unchanging(value: Any, depth: int = 0) -> Any:
     if kind not in CHANGEABLE or depth > _DEEPEST:
         return value
     if kind is dict:
+        if CHANGEABLE.isdisjoint(map(type, value.values())):
+            return value.copy()
         return {key: unchanging(item, depth + 1) for key, item in value.items()}
-    if not CHANGEABLE.isdisjoint(map(type, value)):
-        return kind(unchanging(item, depth + 1) for item in value)
-    return value if kind is tuple else value.copy()
+    if CHANGEABLE.isdisjoint(map(type, value)):
+        return value if kind is tuple else value.copy()
+    items = [unchanging(item, depth + 1) if type(item) in CHANGEABLE else item for item in value]
+    return items if kind is list else tuple(items)
 
 
 _DEEPEST = 4

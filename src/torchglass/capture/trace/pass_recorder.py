@@ -379,8 +379,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _caller() -> types.FrameType | None:
     """The frame that called the module whose call begins."""
-    # The frames from here are `begin`, `enter`, and `_call` or the one for several observers.
-    frame: types.FrameType | None = sys._getframe(3)
+    # The frames from here are `begin` and `_call`; with several observers some are in between.
+    frame: types.FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not CALL_CODE:
         frame = frame.f_back
     return frame.f_back if frame is not None else None

@@ -17,7 +17,7 @@ import torchglass as tg
 from tests.models import Written
 from torchglass.analyse.trace import OpLabels
 from torchglass.capture.trace.assemble import CapturedPass, assemble
-from torchglass.capture.trace.pass_recorder import tracing
+from torchglass.capture.trace.pass_recorder import TracedCall, tracing
 from torchglass.capture.trace.replay import validate
 
 
@@ -634,3 +634,25 @@ def test_torch_cond_is_not_traced_into() -> None:
     captured = capture(Written(forward), x)
 
     assert torch.equal(captured.tensors[captured.trace.ops[-1].id, 0], torch.sin(x))
+
+
+@pytest.mark.parametrize("observed", [False, True], ids=["alone", "with another observer"])
+def test_a_module_call_knows_the_line_that_made_it(observed: bool) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            y: torch.Tensor = self.layer(x)
+            return y
+
+    model = Twice()
+    with tg.record(model) if observed else contextlib.nullcontext(), tracing(model) as recorder:
+        model(torch.ones(2))
+
+    calls = [event for event in recorder.events if isinstance(event, TracedCall)]
+    first, second = (call.chain for call in calls if call.module is model.layer)
+    assert first[0] is second[0] is Twice.forward.__code__
+    assert first != second
