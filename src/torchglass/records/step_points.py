@@ -44,6 +44,15 @@ class Bins(NamedTuple):
     counts: tuple[int, ...]
 
 
+def _ranges(starts: _Whole, lengths: _Whole, end: int) -> npt.NDArray[np.integer[Any]]:
+    """All numbers of the ranges that begin at `starts`, one range after the other, below `end`."""
+    # There may be a hundred million bins: half the memory, where that is enough.
+    whole = np.int32 if max(end, lengths.sum()) < 1 << 31 else np.int64
+    numbers = np.repeat((starts - (np.cumsum(lengths) - lengths)).astype(whole), lengths)
+    numbers += np.arange(len(numbers), dtype=whole)
+    return numbers
+
+
 class BinColumns(NamedTuple):
     """The bins of many histograms as columns, one after the other."""
 
@@ -67,6 +76,23 @@ class BinColumns(NamedTuple):
         )
 
     @classmethod
+    def trimmed(
+        cls, exponents: _Whole, firsts: _Whole, counts: npt.NDArray[np.integer[Any]]
+    ) -> BinColumns:
+        """Histograms of as many bins each, a row of counts each, without empty bins at the ends."""
+        filled = counts > 0
+        has_any = filled.any(axis=1)
+        begins = filled.argmax(axis=1)
+        ends = np.where(has_any, counts.shape[1] - filled[:, ::-1].argmax(axis=1), begins)
+        starts = np.arange(len(counts)) * counts.shape[1] + begins
+        return cls(
+            np.where(has_any, exponents, 0),
+            np.where(has_any, firsts + begins, 0),
+            ends - begins,
+            counts.ravel()[_ranges(starts, ends - begins, counts.size)],
+        )
+
+    @classmethod
     def joined(cls, parts: Iterable[BinColumns]) -> BinColumns:
         """The histograms of several parts, one part after the other."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
@@ -74,12 +100,8 @@ class BinColumns(NamedTuple):
     def take(self, order: npt.NDArray[np.integer[Any]]) -> BinColumns:
         """The histograms at these indices."""
         lengths = self.lengths[order]
-        # There may be a hundred million bins: half the memory, where that is enough.
-        whole = np.int32 if max(len(self.counts), lengths.sum()) < 1 << 31 else np.int64
-        moved = (self.starts()[order] - (np.cumsum(lengths) - lengths)).astype(whole)
-        places = np.repeat(moved, lengths)
-        places += np.arange(len(places), dtype=whole)
-        return BinColumns(self.exponents[order], self.firsts[order], lengths, self.counts[places])
+        counts = self.counts[_ranges(self.starts()[order], lengths, len(self.counts))]
+        return BinColumns(self.exponents[order], self.firsts[order], lengths, counts)
 
     def each(self) -> Iterator[Bins]:
         """The bins of each histogram."""

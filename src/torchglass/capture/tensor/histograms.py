@@ -44,7 +44,9 @@ def binned(rows: Numbers, bins: int) -> BinColumns:
         cells[(cells == 0) & (ordered < 0)] = -1
         starts = _starts(cells, finite, bins)
         counts = _count(cells - starts[:, None], bins * ROOM)
-    return _trimmed(exponents, starts, counts)
+        firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64)
+    narrow = counts.astype(np.uint8) if counts.max() < 1 << 8 else counts
+    return BinColumns.trimmed(exponents, firsts, narrow)
 
 
 def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt.NDArray[np.intp]:
@@ -79,23 +81,6 @@ def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
     flat = np.bincount(inside.ravel(), minlength=len(places) * (room + 1))
     counts: npt.NDArray[np.intp] = flat.reshape(len(places), room + 1)[:, :room]
     return counts
-
-
-def _trimmed(
-    exponents: npt.NDArray[np.intp], starts: Numbers, counts: npt.NDArray[np.intp]
-) -> BinColumns:
-    """Each row without empty bins at its ends."""
-    filled = counts > 0
-    has_any = filled.any(axis=1)
-    begins = filled.argmax(axis=1)
-    ends = np.where(has_any, counts.shape[1] - filled[:, ::-1].argmax(axis=1), begins)
-    firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64) + begins
-    places = np.arange(counts.shape[1])
-    is_inside = (places >= begins[:, None]) & (places < ends[:, None])
-    inside = (counts.astype(np.uint8) if counts.max() < 1 << 8 else counts)[is_inside]
-    return BinColumns(
-        np.where(has_any, exponents, 0), np.where(has_any, firsts, 0), ends - begins, inside
-    )
 
 
 def _at(rows: Numbers, columns: npt.NDArray[np.intp]) -> Numbers:

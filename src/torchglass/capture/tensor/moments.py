@@ -385,7 +385,8 @@ def row_norms(values: torch.Tensor, first: int = 0) -> torch.Tensor:
     smallest, largest = SAFE_LENGTHS[wide]
     # On the CPU the squares of float64 take forty times as long as those of float32.
     is_far = ~((lengths > smallest) & (lengths < largest))
-    if is_far.any():
+    # Zeros are exact, too.
+    if is_far.any() and values[is_far].any():
         rows, is_far = values[is_far].cpu().double(), is_far.cpu()
         peaks = rows.abs().amax(dim=-1, keepdim=True)
         peaks[~((peaks > 0) & torch.isfinite(peaks))] = 1

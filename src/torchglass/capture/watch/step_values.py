@@ -155,7 +155,8 @@ class StepValues:
         start_of[None] = -1
         rows = np.array([start_of[table] for table in of_each], np.intp)
         rows += np.array([reading.row for reading in self._readings.values()], np.intp)
-        rows[[place in repeated for place in places]] = start_of_joined + np.arange(len(joined))
+        if repeated:
+            rows[[place in repeated for place in places]] = start_of_joined + np.arange(len(joined))
         if rows.min(initial=0) < 0:
             places = [place for place, row in zip(places, rows, strict=True) if row >= 0]
         return places, HistogramTable.joined(parts).take(rows[rows >= 0])
