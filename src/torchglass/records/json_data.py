@@ -19,22 +19,25 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 _ABSENT = object()
+_PLAIN = {str, int, float, bool, type(None)}
 
 
 def to_json_data(record: Any) -> Any:
     """A record, or any nest of records, as dicts, lists, strings and numbers."""
-    if isinstance(record, (str, int, float, type(None))):
+    # A large model has a hundred thousand values: most are found by their exact class.
+    if type(record) in _PLAIN or isinstance(record, (str, int, float)):
         return record
-    if dataclasses.is_dataclass(record):
+    fields = _defaults(typing.cast(Any, type(record)))
+    if fields is not None:
         plain = {}
-        for name, default in _defaults(typing.cast(Any, type(record))):
+        for name, default in fields:
             value = getattr(record, name)
             if value is not default and value != default:
-                plain[name] = to_json_data(value)
+                plain[name] = value if type(value) in _PLAIN else to_json_data(value)
         return plain
     if isinstance(record, Mapping):
         return {str(key): to_json_data(value) for key, value in record.items()}
-    return [to_json_data(item) for item in record]
+    return [item if type(item) in _PLAIN else to_json_data(item) for item in record]
 
 
 def nan_as_none(plain: Any) -> Any:
@@ -53,7 +56,10 @@ def from_json_data(cls: type[R], plain: Any) -> R:
 
 
 @cache
-def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...] | None:
+    """The fields of a record's class and their defaults; None if it is no record."""
+    if not dataclasses.is_dataclass(cls):
+        return None
     return tuple(
         (
             field.name,

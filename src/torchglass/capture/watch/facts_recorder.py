@@ -423,22 +423,23 @@ class FactsRecorder:
             modules.setdefault(id(module), module)
         for key, module in modules.items():
             first, *others = paths[key]
-            probability, momentum = getattr(module, "p", None), getattr(module, "momentum", None)
             yield ModuleFacts(
                 path=first,
                 name=type(module).__name__,
                 calls=self._calls.get(first, 0),
                 eval_calls=self._eval_calls.get(first, 0),
                 other_paths=tuple(others),
-                has_parameters=next(module.parameters(recurse=False), None) is not None,
-                dropout=float(probability)
-                if "Dropout" in type(module).__name__ and isinstance(probability, float | int)
-                else None,
-                momentum=float(momentum)
-                if "BatchNorm" in type(module).__name__ and isinstance(momentum, float | int)
-                else None,
+                has_parameters=any(one is not None for one in module._parameters.values()),
+                dropout=_number_of(module, "p", "Dropout"),
+                momentum=_number_of(module, "momentum", "BatchNorm"),
                 frozen_by=self._frozen_by(first, module),
             )
+
+
+def _number_of(module: nn.Module, name: str, kind: str) -> float | None:
+    """An attribute of the modules of one kind, if it is a number."""
+    value = getattr(module, name, None) if kind in type(module).__name__ else None
+    return float(value) if isinstance(value, float | int) else None
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

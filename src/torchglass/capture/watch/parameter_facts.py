@@ -33,7 +33,7 @@ class LookSchedule:
 
     def __init__(self, modules: int, first: int = _FIRST_LOOKS, growth: float = _GROWTH) -> None:
         is_large = modules > _MOST_MODULES
-        self._first, self._growth = (1, _LARGE_GROWTH) if is_large else (first, growth)
+        self._first, self._growth = (0, _LARGE_GROWTH) if is_large else (first, growth)
         self._count = 0
         self._next = 0
 
@@ -42,7 +42,7 @@ class LookSchedule:
         count, self._count = self._count, self._count + 1
         if count < self._next:
             return False
-        self._next = count + 1 if count < self._first else int(count * self._growth) + 1
+        self._next = count + 1 if count < self._first else int(max(1, count) * self._growth) + 1
         return True
 
 
