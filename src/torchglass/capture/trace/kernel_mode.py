@@ -40,11 +40,11 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.capture.torch_modes import LookingMode, written_by_schema
 from torchglass.capture.trace.op_mode import (
-    Chain,
+    KnownChains,
     OpEvent,
     OpListener,
     chain_from,
-    holds_tensor,
+    first_tensor,
     tell_of_failure,
 )
 
@@ -99,7 +99,7 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
             raise
         end = _clock()
         try:
-            if written or holds_tensor(output):
+            if written or first_tensor(output) is not None:
                 return self._listener.seen(
                     OpEvent(func, args, kwargs, output, call, chain, start, end, written, "")
                 )
@@ -132,7 +132,7 @@ class _Homes:
         self._home = _OUTSIDE
         self._script: Any = None
         self._part = 0
-        self._chains: dict[Chain, Chain] = {}
+        self._chains: KnownChains = {}
 
     def of_next(self, frame: types.FrameType | None) -> _Home:
         """The home of the kernel that is about to run, called from a frame."""

@@ -50,6 +50,8 @@ _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(_PACKAGE))
 _COMMAND_LINE = str(_PACKAGE / "cli")
 
 
+KnownChains = dict[tuple[int, ...], "Chain"]
+"""Chains by the ids of their code, which they keep alive."""
 Chain = tuple[Any, ...]
 """Code objects and instruction offsets alternating, innermost first."""
 
@@ -136,7 +138,7 @@ class OpMode(TorchFunctionMode):
         self._listener = listener
         self._before_backward = before_backward
         self._opened: list[Callable[..., Any]] = []
-        self._chains: dict[Chain, Chain] = {}
+        self._chains: KnownChains = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -171,9 +173,10 @@ class OpMode(TorchFunctionMode):
             raise
         end = _clock()
         try:
-            if not written and not holds_tensor(output):
+            tensor = first_tensor(output)
+            if tensor is None and not written:
                 return output
-            grad_fn = _grad_fn(output)
+            grad_fn = "" if tensor is None else _grad_fn(tensor)
             autocast = _autocast() if any_autocast_enabled() else ()
             event = _event(
                 (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
@@ -290,17 +293,19 @@ def _with_batches_in_front(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if order == sorted(order) else tensor.permute(order)
 
 
-def holds_tensor(output: Any) -> bool:
-    """Whether an op returned a tensor, alone or among others."""
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """The tensor that an op returned, or the first of several."""
     if isinstance(output, torch.Tensor):
-        return True
-    return isinstance(output, (tuple, list)) and any(map(holds_tensor, output))
+        return output
+    if isinstance(output, (tuple, list)):
+        for item in output:
+            tensor = first_tensor(item)
+            if tensor is not None:
+                return tensor
+    return None
 
 
-def _grad_fn(output: Any) -> str:
-    tensor = output if isinstance(output, torch.Tensor) else next(iter_tensors(output), None)
-    if tensor is None:
-        return ""
+def _grad_fn(tensor: torch.Tensor) -> str:
     if function_mode_count():
         # The user's modes must not see this.
         with DisableTorchFunction():
@@ -310,19 +315,29 @@ def _grad_fn(output: Any) -> str:
     return "" if node is None else type(node).__name__
 
 
-def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chain:
+def chain_from(frame: types.FrameType | None, known: KnownChains) -> Chain:
     """The code from an op out to its module's forward: ops with the same chain are repeats.
 
     Equal chains are one object, which `known` keeps.
     """
-    chain: Chain = ()
+    first = frame
+    # Hashing a code object takes longer than all else here, so chains are found by its id.
+    key: tuple[int, ...] = ()
     while frame is not None:
         code = frame.f_code
-        if code is FORWARD_CODE or len(chain) > _LONGEST_CHAIN:
+        if code is FORWARD_CODE or len(key) > _LONGEST_CHAIN:
             break
-        chain += (code, frame.f_lasti)
+        key += (id(code), frame.f_lasti)
         frame = frame.f_back
-    return known.setdefault(chain, chain)
+    return known.get(key) or known.setdefault(key, _chain(first, len(key)))
+
+
+def _chain(frame: types.FrameType | None, length: int) -> Chain:
+    chain: Chain = ()
+    while frame is not None and len(chain) < length:
+        chain += (frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return chain
 
 
 _LONGEST_CHAIN = 64

@@ -29,6 +29,7 @@ from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import (
     CHANGEABLE,
     Chain,
+    KnownChains,
     OpEvent,
     OpMode,
     chain_from,
@@ -178,7 +179,7 @@ class PassRecorder(ModuleStack[TracedCall]):
         if keep is not None:
             self._take_down = partial(_take_down_or_drop, self.events, keep)
         self._ops = 0
-        self._chains: dict[Chain, Chain] = {}
+        self._chains: KnownChains = {}
         self._raised_by_edit: int | None = None
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
