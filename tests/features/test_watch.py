@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,6 +110,44 @@ def test_the_input_of_an_in_place_module_is_recorded_before_the_change() -> None
 
     assert seen.histogram("act.input.0").stats.min < 0
     assert seen.histogram("act.output").stats.min == 0
+
+
+class _ChangedBetween(nn.Module):
+    """Its hidden values are changed between two layers, in one of several ways."""
+
+    def __init__(self, change: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        self.change(hidden)
+        result: torch.Tensor = self.last(hidden)
+        return result
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hidden: hidden.mul_(2),
+        lambda hidden: setattr(hidden, "data", hidden.data * 2),
+    ],
+    ids=["in place", "new data"],
+)
+def test_a_tensor_that_changes_between_two_modules_is_read_twice(
+    change: Callable[[torch.Tensor], object],
+) -> None:
+    model = _ChangedBetween(change)
+
+    with watching(model) as seen:
+        train(model, 1, torch.randn(30, 4))
+
+    before, after = seen.histogram("first.output").stats, seen.histogram("last.input.0").stats
+    assert (after.min, after.max) == (2 * before.min, 2 * before.max)
+    gradient = seen.histogram("last.input.0.grad").stats
+    assert gradient.count == 240
+    assert gradient.max > 0
 
 
 def test_io_gradients_match_autograd_despite_in_place_ops() -> None:

@@ -48,7 +48,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -567,6 +566,7 @@ class _SampledRows(NamedTuple):
 _NO_VALUES: Numbers = np.empty((1, 0))
 _PORTION_BYTES = 1 << 20
 """The samples that are binned together: as many as fit in a core's cache."""
+_MANY_ROWS = 128
 
 
 class HistogramReader(TensorReader[HistogramReading]):
@@ -655,7 +655,6 @@ class HistogramReader(TensorReader[HistogramReading]):
     def make_histograms(self) -> None:
         """Make the statistics and histograms of what has arrived."""
         sampled, self._sampled = self._sampled, []
-        # Samples of one length are binned together.
         sampled.sort(key=lambda block: block.samples.shape[1])
         parts = [_measured(portion, self._bins) for portion in _portions(sampled)]
         if parts:
@@ -719,32 +718,35 @@ class HistogramReader(TensorReader[HistogramReading]):
 
 
 def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
-    """As many blocks at a time, with samples of one length, as fit in a core's cache."""
-    for _, alike in groupby(blocks, lambda block: block.samples.shape[1]):
-        portion: list[_SampledRows] = []
-        size = 0
-        for block in alike:
-            portion.append(block)
-            size += block.samples.nbytes
-            if size >= _PORTION_BYTES:
-                yield portion
-                portion, size = [], 0
-        if portion:
+    """The blocks that are binned together, from blocks in the order of their lengths.
+
+    They fit in a core's cache. A few rows are binned together with longer ones: the calls of a
+    portion take longer than a hundred rows.
+    """
+    portion: list[_SampledRows] = []
+    size = rows = length = 0
+    for block in blocks:
+        if size >= _PORTION_BYTES or (block.samples.shape[1] > length and rows >= _MANY_ROWS):
             yield portion
+            portion, size, rows = [], 0, 0
+        portion.append(block)
+        size, rows = size + block.samples.nbytes, rows + len(block.samples)
+        length = block.samples.shape[1]
+    if portion:
+        yield portion
 
 
 def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
-    """The histograms of tensors whose samples have the same length."""
-    samples = np.concatenate([block.samples for block in blocks])
+    """The histograms of tensors whose samples have similar lengths."""
+    samples, lengths = _padded([block.samples for block in blocks])
     stats = np.concatenate([block.rows.table() for block in blocks])
     factors = np.array([float(one.factor) for block in blocks for one in block.readings])
     has_factors = bool((factors != 1).any())
     if has_factors:
         samples = samples * factors[:, None]
         stats[:, 1:5] *= factors[:, None]
-    zeros = np.full(len(samples), math.nan)
-    if samples.shape[1]:
-        zeros = np.count_nonzero(samples == 0, axis=1) / samples.shape[1]
+    with np.errstate(invalid="ignore"):
+        zeros = np.count_nonzero(samples == 0, axis=1) / lengths
     exact: dict[int, Stats] = {}
     start = 0
     for block in blocks:
@@ -757,6 +759,20 @@ def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
         start += len(block.readings)
     histograms = HistogramTable(stats, binned(samples, bins), exact)
     return MeasuredTensors(histograms, zeros, has_factors)
+
+
+def _padded(blocks: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """Rows of several lengths in one matrix, filled up with NaN, and their lengths."""
+    widths = [block.shape[1] for block in blocks]
+    lengths = np.repeat(np.array(widths, np.float64), [len(block) for block in blocks])
+    if min(widths) == max(widths):
+        return np.concatenate(blocks), lengths
+    rows = np.full((len(lengths), max(widths)), math.nan)
+    start = 0
+    for block in blocks:
+        rows[start : start + len(block), : block.shape[1]] = block
+        start += len(block)
+    return rows, lengths
 
 
 def _put_rows(blocks: Sequence[_SampledRows], table: MeasuredTensors) -> None:

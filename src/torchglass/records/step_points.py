@@ -171,6 +171,9 @@ class HistogramTable:
             stats=self.stats_at(row),
         )
 
+    def __iter__(self) -> Iterator[Histogram]:
+        return (self[row] for row in range(len(self)))
+
     def __len__(self) -> int:
         return len(self.stats)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.recorded import histogram, stats
 from torchglass.records.model import Histogram, Stats
 from torchglass.records.run import Frame, Series, SeriesId
-from torchglass.records.step_points import Point, point_values
+from torchglass.records.step_points import HistogramTable, Point, PointTable, point_values
 from torchglass.store.step_blobs import Blobs, pack, unpack, unpack_histograms
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
@@ -77,6 +77,15 @@ def test_every_histogram_round_trips_at_its_step(frames: list[dict[SeriesId, Poi
             step: points[series.id] for step, points in enumerate(frames) if series.id in points
         }
         assert dict(zip(found.steps.tolist(), found.bins, strict=True)) == expected
+
+
+@given(st.dictionaries(st.sampled_from([OUTPUT.id, INPUT.id]), any_histogram), number)
+def test_a_table_of_points_is_packed_like_single_points(
+    histograms: dict[SeriesId, Histogram], loss: float
+) -> None:
+    table = PointTable([*histograms], HistogramTable.of([*histograms.values()]), {LOSS.id: loss})
+
+    assert pack(Frame(step=0, time_ns=0, points=table)) == packed({**histograms, LOSS.id: loss})
 
 
 def test_a_series_without_bins_has_no_histograms() -> None:

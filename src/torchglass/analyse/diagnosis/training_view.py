@@ -204,16 +204,16 @@ class SeriesHistory:
             return
         for group in self._groups:
             group.drop_latest()
-        group = self._group_of(points.histogram_keys)
+        series = max((len(group.needed) for group in self._groups), default=1)
+        most = min(max(_MOST_BYTES // (64 * max(1, series)), _FEWEST_POINTS), _MOST_POINTS)
+        if self._count // self._stride >= most:
+            self._stride *= 2
+            self._thin_out()
         is_kept = self._count % self._stride == 0
+        group = self._group_of(points.histogram_keys)
         group.add(step, points.histograms.stats, is_kept=is_kept)
         self._groups = [group for group in self._groups if group.steps]
         self._count += 1
-        series = max(len(group.needed) for group in self._groups)
-        most = min(max(_MOST_BYTES // (64 * max(1, series)), _FEWEST_POINTS), _MOST_POINTS)
-        if is_kept and self._count // self._stride >= most:
-            self._stride *= 2
-            self._thin_out()
 
     def _group_of(self, keys: Sequence[SeriesKey]) -> _StepsOfSeries:
         for group in self._groups:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 
 from torchglass.capture.autograd import (
     NO_BACKWARD,
@@ -109,7 +109,7 @@ class _LatestTensor:
     It keeps the tensor alive, until the next one is read or the pass is over.
     """
 
-    __slots__ = ("_hook", "_reading", "_tensor", "_values", "_version")
+    __slots__ = ("_hook", "_reading", "_storage", "_tensor", "_values", "_version")
 
     def __init__(
         self,
@@ -119,6 +119,7 @@ class _LatestTensor:
         hook: SeriesGradientHook,
     ) -> None:
         self._tensor = tensor
+        self._storage = tensor.untyped_storage()
         self._version = tensor._version
         self._values = values
         self._reading = reading
@@ -126,7 +127,13 @@ class _LatestTensor:
 
     def is_of(self, tensor: Tensor) -> bool:
         """Whether this is the tensor, and nothing has changed it."""
-        return tensor is self._tensor and tensor._version == self._version and tensor.requires_grad
+        return (
+            tensor is self._tensor
+            and tensor._version == self._version
+            # Assigning to `tensor.data` does not change the version.
+            and tensor.untyped_storage() is self._storage
+            and tensor.requires_grad
+        )
 
     def add(self, series: TensorSeries) -> None:
         """It belongs to another series, too."""
@@ -443,7 +450,8 @@ class FlowRecorder(ModuleStack[WatchedCall]):
             values.put(series.value, reading)
         if self._logs_gradients and tensor.requires_grad:
             hook = self._ask_for_gradient(series, tensor, values)
-            self._latest = _LatestTensor(tensor, values, reading, hook)
+            if tensor.layout is strided and not tensor.is_nested:
+                self._latest = _LatestTensor(tensor, values, reading, hook)
 
     def _ask_for_gradient(
         self, series: TensorSeries, tensor: Tensor, values: StepValues
