@@ -17,6 +17,7 @@ interface Mark {
 
 /** The mark of modules drawn as one; an open module shows marks below itself. */
 export function markAt(paths: readonly string[], isOpen: boolean): Mark | null {
+  if (!problems.value.size) return null;
   const found = paths.flatMap((path) => problems.value.get(path) ?? []);
   const count = found.reduce((sum, { here, total }) => sum + (isOpen ? here : total), 0);
   if (!count) return null;
