@@ -6,6 +6,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
+# Tests start many interpreters, and each would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check compat services device lint types imports shape bench docs site format clean
 
