@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,12 +53,17 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._socket = str(folder / f"tmux-{uuid.uuid4().hex[:8]}")
+        self._output = folder / "output"
+        os.mkfifo(self._output)
+        # Also for writing: a pipe that others have closed would always seem to have news.
+        self._news = os.open(self._output, os.O_RDWR | os.O_NONBLOCK)
 
     def start(self, *command: str, size: tuple[int, int], environment: Mapping[str, str]) -> None:
         """Open the terminal and run a command; the shell stays when it is done."""
         width, height = size
         settings = [f"{name}={value}" for name, value in environment.items()]
         self._tmux("new-session", "-d", "-x", f"{width}", "-y", f"{height}", "sh")
+        self._tmux("pipe-pane", f"exec cat > '{self._output}'")
         self.type(" ".join(["env", "-u", "COLUMNS", "-u", "LINES", *settings, *command]), "Enter")
 
     def start_again(self, *command: str, environment: Mapping[str, str]) -> None:
@@ -75,20 +81,27 @@ class Terminal:
 
     def wait_for(self, text: str) -> str:
         """What the terminal shows once it shows the text."""
-        end = time.monotonic() + PATIENCE
         while text not in (shown := self.text()):
-            assert time.monotonic() < end, f"never saw {text!r} in:\n{shown}"
+            assert self._wait_for_news(), f"never saw {text!r} in:\n{shown}"
         return shown
 
     def wait_for_shell(self) -> None:
         """Return once the program has left the terminal to the shell."""
-        end = time.monotonic() + PATIENCE
         while self._tmux("display-message", "-p", "#{alternate_on}").strip() != "0":
-            assert time.monotonic() < end, f"still runs:\n{self.text()}"
+            assert self._wait_for_news(), f"still runs:\n{self.text()}"
 
     def close(self) -> None:
         """End the server and all in it."""
         self._tmux("kill-server")
+        os.close(self._news)
+
+    def _wait_for_news(self) -> bool:
+        """Wait until the program has written something: asking tmux all the time would slow it."""
+        news = bool(select.select([self._news], [], [], PATIENCE)[0])
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._news, 65536):
+                pass
+        return news
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-u", "-f", os.devnull, "-S", self._socket, *arguments]

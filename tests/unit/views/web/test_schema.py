@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,15 @@ class Shown:
     """A class whose code is asked for."""
 
 
-def validate(name: str, answer: Any) -> None:
+@cache
+def validator(name: str) -> Draft202012Validator:
     schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}
     Draft202012Validator.check_schema(schema)
-    Draft202012Validator(schema).validate(answer)
+    return Draft202012Validator(schema)
+
+
+def validate(name: str, answer: Any) -> None:
+    validator(name).validate(answer)
 
 
 def statistics() -> Statistics:
