@@ -39,7 +39,7 @@ from torchglass.capture.trace.pass_recorder import (
     TracedCall,
     tracing,
 )
-from torchglass.capture.trace.producers import Located, OpLinker
+from torchglass.capture.trace.producers import Located, OpLinker, quick_records
 from torchglass.capture.trace.saved_tensors import (
     ByOp,
     Key,
@@ -184,6 +184,7 @@ class Assembly:
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
         self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
+        self._new_call = quick_records().call
         self._reruns = RerunBuilder()
         self._known: dict[int, str | CallId] = {}
         """The path of each module of the model by id, or its last call once it was called."""
@@ -245,7 +246,7 @@ class Assembly:
         location = self._linker.location(parent.location, way.number, path, this)
         call.place = _CallPlace(this, path, location, way.source or parent.source)
         self.calls.append(
-            CallRecord(
+            self._new_call(
                 id=this,
                 parent=None if call.parent is None else parent.call,
                 path=path,
@@ -275,16 +276,9 @@ class Assembly:
         outputs = list(named_tensors(call.output))
         record = self.calls[self._place(call).call]
         held = self._make_seen(number, call, record.id, outputs)
-        self.calls[record.id] = CallRecord(
-            id=record.id,
-            parent=record.parent,
-            path=record.path,
-            number=record.number,
-            inputs=record.inputs,
-            outputs=self._values(outputs),
-            start_ns=record.start_ns,
-            end_ns=call.end_ns,
-        )
+        # Nobody has seen this record yet, and another one would take ten times as long.
+        object.__setattr__(record, "outputs", self._values(outputs))
+        object.__setattr__(record, "end_ns", call.end_ns)
         if call.parent is None:
             for result, (address, tensor) in enumerate(outputs):
                 op = self._linker.final_op(self._next, address, tensor)
@@ -335,7 +329,7 @@ class Assembly:
             self._known[id(module)] = path
             self._learn(parameters, path, module._parameters)
             self._learn(buffers, path, module._buffers)
-        return OpLinker(parameters, buffers, all_kept=all_kept)
+        return OpLinker(parameters, buffers, self.ops, all_kept=all_kept)
 
     def _learn(
         self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]

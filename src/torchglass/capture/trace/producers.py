@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from torchglass.capture.model.structure import quickly
 from torchglass.capture.tensor.description import Args, Kwargs, describe, iter_tensors
 from torchglass.capture.tensor.memory_extent import (
     ByMemory,
@@ -22,7 +24,16 @@ from torchglass.capture.torch_modes import SETS_DATA
 from torchglass.capture.trace.op_mode import Chain, OpEvent, phase_of, user_code
 from torchglass.capture.trace.saved_tensors import Output
 from torchglass.records.model import TensorSpec
-from torchglass.records.trace import CallId, Operand, OpId, OpRecord, Phase, SourceLine, Value
+from torchglass.records.trace import (
+    CallId,
+    CallRecord,
+    Operand,
+    OpId,
+    OpRecord,
+    Phase,
+    SourceLine,
+    Value,
+)
 
 _Made = tuple[OpId, int, torch.Tensor | View]
 """An op, the index of an output, and the output or the memory it covered."""
@@ -67,7 +78,7 @@ class Producers:
     def find(self, tensor: torch.Tensor) -> Output | None:
         """The op that created a tensor, wrote it last, or created the memory it is a view of."""
         # By its memory, if the view was created unseen, as `vmap` does with its results.
-        return self.own(tensor) or self._of_storage(tensor)
+        return self.own(tensor) or self.of_storage(tensor)
 
     def writers_since(
         self, op: OpId, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
@@ -94,7 +105,7 @@ class Producers:
             return None
         return maker, self._outputs.get(key, 0)
 
-    def _of_storage(self, tensor: torch.Tensor) -> Output | None:
+    def of_storage(self, tensor: torch.Tensor) -> Output | None:
         """The last op that created a tensor's memory.
 
         Few passes need it, so the index is built on demand.
@@ -135,6 +146,22 @@ class CodePath(NamedTuple):
     phase: Phase
 
 
+class QuickRecords(NamedTuple):
+    """Functions that create records in half the time of their classes."""
+
+    op: type[OpRecord]
+    operand: type[Operand]
+    value: type[Value]
+    call: type[CallRecord]
+
+
+@functools.cache
+def quick_records() -> QuickRecords:
+    """Created for the first pass that is assembled: it takes as long as a hundred ops."""
+    kinds: Any = map(quickly, (OpRecord, Operand, Value, CallRecord))
+    return QuickRecords(*kinds)
+
+
 class OpLinker:
     """Turns the events of a pass, in order, into ops that know their parents.
 
@@ -142,12 +169,21 @@ class OpLinker:
     """
 
     def __init__(
-        self, parameters: dict[int, str | Operand], buffers: Mapping[int, str], *, all_kept: bool
+        self,
+        parameters: dict[int, str | Operand],
+        buffers: Mapping[int, str],
+        ops: Sequence[OpRecord],
+        *,
+        all_kept: bool,
     ) -> None:
         """The names of the model's tensors, by id. A parameter's is replaced by its operand.
 
-        `all_kept` says that no tensor of the pass is freed before the last event.
+        `ops` are the records so far. `all_kept` says that the pass is over, and that none of its
+        tensors is freed before the last event.
         """
+        self._new = quick_records()
+        self._ops = ops
+        self._all_kept = all_kept
         self._parameters = parameters
         self._buffers = buffers
         self._producers = Producers(hold=all_kept)
@@ -186,7 +222,7 @@ class OpLinker:
         # An op that writes has read what it overwrote; one that does not may be just a view.
         operands, settings = self._arguments(event, views=() if event.written else results)
         way = self.way(event.chain)
-        record = OpRecord(
+        record = self._new.op(
             id=id,
             function=self._once(_name(event.function)),
             call=call,
@@ -249,14 +285,25 @@ class OpLinker:
 
     def value(self, place: str, tensor: torch.Tensor, name: str = "") -> Value:
         """A tensor at a place of a call, with its name there."""
-        op, output = self._producers.find(tensor) or (None, 0)
-        return Value(
+        op, output, spec = self._origin(tensor)
+        return self._new.value(
             place=self._once(place),
-            spec=describe(tensor),
+            spec=spec,
             op=op,
             output=output,
             name="" if name == place else self._once(name),
         )
+
+    def _origin(self, tensor: torch.Tensor) -> tuple[OpId | None, int, TensorSpec]:
+        """The op whose output a tensor is, if any, which output, and what the tensor is."""
+        own = self._producers.own(tensor)
+        if own is None:
+            op, output = self._producers.of_storage(tensor) or (None, 0)
+            return op, output, describe(tensor)
+        op, output = own
+        # After the pass a tensor no longer changes: it is still what its op's record says.
+        spec = self._ops[op].outputs[output].spec if self._all_kept else describe(tensor)
+        return op, output, spec
 
     def _arguments(
         self, event: OpEvent, views: Sequence[torch.Tensor]
@@ -275,11 +322,11 @@ class OpLinker:
     ) -> Operand:
         if id(tensor) in self._parameters:
             return self._parameter(place, tensor)
-        op, output = self._producers.find(tensor) or (None, 0)
+        op, output, spec = self._origin(tensor)
         since = OpId(-1) if op is None else op
-        return Operand(
+        return self._new.operand(
             place=self._once(place),
-            spec=describe(tensor),
+            spec=spec,
             op=op,
             output=output,
             writers=self._producers.writers_since(since, tensor, views),
@@ -308,9 +355,10 @@ class OpLinker:
         if len(specs) != 1:
             return tuple(Value(place=str(index), spec=spec) for index, spec in enumerate(specs))
         (spec,) = specs
-        if spec not in self._alone:
-            self._alone[spec] = (Value(place="", spec=spec),)
-        return self._alone[spec]
+        alone = self._alone.get(spec)
+        if alone is None:
+            alone = self._alone[spec] = (Value(place="", spec=spec),)
+        return alone
 
 
 def _pair(first: int, second: int) -> int:
