@@ -4,7 +4,7 @@
 program. Both readers in this file answer "what are the values of this tensor now?" under the same
 rules:
 
-- **No tensor is kept alive.** A reading contains numbers only. Only
+- **No tensor is kept alive.** A reading refers to numbers only. Only
 `StatisticsReader(copy_bytes=…)` keeps
   copies, up to a number of bytes.
 - **Each state of a tensor is read once.** The output of one module is the input of the next. A
