@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -171,7 +171,8 @@ class TreeLines:
     def __init__(self, state: ExplorerState, style: Callable[[str, str], Style]) -> None:
         self.state = state
         self.layout = ColumnLayout()
-        self._style = style
+        # A line has many pieces in few styles, and asking for the theme is slower than drawing one.
+        self._style = cache(style)
         self._widest_name = int(self._name_widths[state.model.root.id])
         self._column_widths: dict[str, int] = {}
         self._line_width = 0
@@ -237,6 +238,7 @@ class TreeLines:
 
     def clear(self) -> None:
         self._lines.clear()
+        self._style.cache_clear()
 
     def take_rows(self, tree_rows: TreeRows) -> None:
         """Measure the names of these rows."""
