@@ -83,6 +83,21 @@ def test_a_first_summary_imports_only_what_it_shows() -> None:
     assert ours(loaded) == SUMMARY
 
 
+@pytest.mark.parametrize(
+    "call", ["tg.summary(model, x)", "tg.trace(model, x)"], ids=["summary", "trace"]
+)
+def test_a_first_forward_imports_no_measurements_and_no_runs(call: str) -> None:
+    loaded = loaded_after(
+        f"import torch, torchglass as tg\nmodel, x = torch.nn.ReLU(), torch.ones(2)\nstr({call})"
+    )
+
+    assert "capture.isolated_run" in ours(loaded)
+    assert loaded.isdisjoint(
+        {"sqlite3", "textual", "torchglass.store", "torchglass.analyse.memory"}
+    )
+    assert ours(loaded).isdisjoint({"records.run", "records.measures", "records.training"})
+
+
 @pytest.mark.parametrize("command", ["summary", "tree", "runs", "explore", "flops"])
 def test_the_options_of_a_command_are_read_without_its_code(command: str) -> None:
     loaded = loaded_after(

@@ -48,7 +48,7 @@ import operator
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -98,8 +98,10 @@ from torchglass.capture.torch_modes import (
     without_guards,
 )
 from torchglass.errors import CaptureError, collector_paused, undo_reliably, uninterruptible, warn
-from torchglass.records.measures import Stage
 from torchglass.records.model import Model, Module, ModuleId, join_path
+
+if TYPE_CHECKING:
+    from torchglass.records.measures import Stage
 
 # As a function that torch passes to modes, it would hide recomputed ops from our mode.
 _backward = without_guards(torch.autograd.backward)
