@@ -575,22 +575,30 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
 def _marks(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What a write changes: the version, and a sample of values (`.data` has its own version)."""
     found: list[Any] = [(version_of(tensor), b"") for tensor in tensors]
-    reads = DeviceReads()
+    remote: list[tuple[torch.Tensor, Callable[[Array], None]]] = []
     with quietly(), torch.no_grad():
         alike: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
         for index, tensor in enumerate(tensors):
             if _can_be_sampled(tensor):
                 alike[tensor.device, tensor.dtype].append(index)
-        # One read for all of a kind, and one wait for all devices.
         for indices in alike.values():
             # Some dtypes torch can only store.
             with contextlib.suppress(RuntimeError):
                 samples = [_sample(tensors[index]) for index in indices]
                 together = flatten_dense_tensors(samples).view(torch.uint8)
                 sizes = [sample.numel() * sample.itemsize for sample in samples]
-                reads.later(together, functools.partial(_put_samples, found, indices, sizes))
-        reads.send()
-        reads.receive(wait=True)
+                put = functools.partial(_put_samples, found, indices, sizes)
+                if together.is_cpu:
+                    put(together.numpy())
+                else:
+                    remote.append((together, put))
+        if remote:
+            # One wait for all that are on a device.
+            reads = DeviceReads()
+            for together, put in remote:
+                reads.later(together, put)
+            reads.send()
+            reads.receive(wait=True)
     return found
 
 
