@@ -150,6 +150,31 @@ def test_a_tensor_that_changes_between_two_modules_is_read_twice(
     assert gradient.max > 0
 
 
+class _ThroughNumpy(nn.Module):
+    """Two towers; the values of one leave torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        features = self.right(right).detach().numpy()
+        product: torch.Tensor = self.left(left) * torch.from_numpy(features)
+        return product
+
+
+def test_a_graph_with_values_from_outside_of_torch_is_recorded() -> None:
+    model = _ThroughNumpy()
+
+    with warnings.catch_warnings(), watching(model) as seen:
+        warnings.simplefilter("error")
+        train(model, 1, torch.randn(8, 4), torch.randn(8, 4))
+
+    nodes = seen.graph.nodes
+    assert {"left", "right"} <= {node.path for node in nodes}
+    assert all(node.parent is None or node.parent < node.id for node in nodes)
+
+
 def test_io_gradients_match_autograd_despite_in_place_ops() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:

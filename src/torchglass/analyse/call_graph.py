@@ -135,12 +135,12 @@ class GraphBuilder:
     def ordered_graph(self, nodes: Iterable[Node]) -> Graph:
         """The graph of some nodes in the order in which they ran, and the edges between them.
 
-        A node without a start time begins with the call that it is in.
+        A node without a start time begins with the call that it is in, and no node before that.
         """
         begins: dict[NodeId | None, int] = {None: 0}
         kept = list(nodes)
         for node in kept:
-            begins[node.id] = self.starts.get(node.id, begins[node.parent])
+            begins[node.id] = max(self.starts.get(node.id, 0), begins[node.parent])
         kept.sort(key=lambda node: begins[node.id])
         ids = {node.id: NodeId(index) for index, node in enumerate(kept)}
         return Graph(
