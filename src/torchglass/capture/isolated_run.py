@@ -595,8 +595,8 @@ def _marks(tensors: Sequence[torch.Tensor]) -> list[Any]:
         if remote:
             # One wait for all that are on a device.
             reads = DeviceReads()
-            for together, put in remote:
-                reads.later(together, put)
+            for sent, use in remote:
+                reads.later(sent, use)
             reads.send()
             reads.receive(wait=True)
     return found
