@@ -121,7 +121,8 @@ class TensorKind:
         self.shape = tensor.shape
         self.dtype = tensor.dtype
         self.spec = describe(tensor)
-        self.can_wait = tensor.is_cpu and tensor.dtype in _BATCHED_DTYPES and tensor.numel() > 0
+        is_here = not (tensor.is_meta or is_remote(tensor))
+        self.can_wait = is_here and tensor.dtype in _BATCHED_DTYPES and tensor.numel() > 0
         """Whether copies of them can be measured later, together with others."""
         self.is_small = self.spec.bytes <= LARGEST_BYTES
         self.is_batched = self.can_wait and self.is_small
