@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -220,10 +220,15 @@ class CountedCall(NamedTuple):
 class _OpTotals:
     """The totals of all calls of one op at one call path."""
 
+    marks: list[Any]
+    """When its calls began and ended."""
     calls: int = 0
     flops: int = 0
     bytes: int = 0
-    marks: list[Any] = field(default_factory=list)
+
+
+_NO_MARKS: list[Any] = []
+"""Shared by the ops of a pass that is not timed: each list more is one more for the collector."""
 
 
 class FlopCounter(ModuleStack[CountedCall]):
@@ -274,11 +279,12 @@ class FlopCounter(ModuleStack[CountedCall]):
         key = op, nature, place, stage
         amount = self._amounts.get(key)
         if amount is None:
-            amount = self._amounts[key] = _OpTotals()
+            amount = self._amounts[key] = _OpTotals([] if marks else _NO_MARKS)
         amount.calls += 1
         amount.flops += flops
         amount.bytes += moved
-        amount.marks += marks
+        if marks:
+            amount.marks.extend(marks)
 
     def places(self) -> tuple[CallPath, ...]:
         """The call paths of modules, in the order of their first calls."""
@@ -357,7 +363,8 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         super().__init__()
         self._counter = counter
         self._clock = clock
-        self._rules: dict[Any, FlopRule] = {}
+        self._rules: dict[int, tuple[Any, FlopRule]] = {}
+        """Rules by the id of their op, which they keep: an op's own hash is a Python function."""
         # Whether the current op is inside something that is counted as a whole.
         self._is_paused = False
         self._warned = False
@@ -369,9 +376,10 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             # A wrapper subclass: the ops on its inner tensors come next.
             return NotImplemented
-        rule = self._rules.get(func)
-        if rule is None:
-            rule = self._rules[func] = rule_of(func)
+        known = self._rules.get(id(func))
+        if known is None:
+            known = self._rules[id(func)] = func, rule_of(func)
+        rule = known[1]
         if rule.opens and is_made_of_others(func, args, kwargs):
             with self:
                 return func.decompose(*args, **kwargs)
