@@ -36,6 +36,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, fields, make_dataclass
 from types import FrameType, TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -375,6 +376,29 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def quickly(record: Callable[P, T]) -> Callable[P, T]:
+    """A constructor of a frozen dataclass with slots that takes a fraction of the time.
+
+    A frozen class calls a function to set each field. Here a record starts as an instance of a
+    class with the same slots that is not frozen, and changes its class once it is filled.
+    """
+
+    def freeze(self: Any) -> None:
+        self.__class__ = record
+
+    same_fields = [
+        (one.name, one.type, field(default=one.default, default_factory=one.default_factory))
+        for one in fields(record)  # type: ignore[arg-type]
+    ]
+    return make_dataclass(
+        getattr(record, "__name__", ""),
+        same_fields,
+        namespace={"__post_init__": freeze},
+        slots=True,
+        kw_only=True,
+    )
 
 
 _FEWER = 16

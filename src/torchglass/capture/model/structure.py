@@ -14,12 +14,11 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass
 from functools import partial
 from itertools import count
 from operator import itemgetter
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx, nn
@@ -30,7 +29,7 @@ from torch.nn.parameter import is_lazy
 from torchglass.capture.model.module_parts import PACKED, module_parts, packed_tensors
 from torchglass.capture.tensor.description import PLAIN_CLASSES, describe, inner_tensors
 from torchglass.capture.torch_internals import HOOK_TABLES, FakeTensor, script_type, storage_address
-from torchglass.errors import TargetError, collector_paused, error_line
+from torchglass.errors import TargetError, collector_paused, error_line, quickly
 from torchglass.records.model import (
     Ancestor,
     ClassSource,
@@ -40,9 +39,6 @@ from torchglass.records.model import (
     Slot,
     TensorId,
 )
-
-P = ParamSpec("P")
-Record = TypeVar("Record")
 
 LocatedModule = tuple[str, nn.Module]
 """A module, after its path in the model."""
@@ -83,29 +79,6 @@ def _children(thing: Any) -> list[tuple[str, Any]]:
             return []
         return [(name, child) for name, child in children.items() if child is not None]
     return module_parts(thing)
-
-
-def quickly(record: Callable[P, Record]) -> Callable[P, Record]:
-    """A constructor of a frozen dataclass with slots that takes a fraction of the time.
-
-    A frozen class calls a function to set each field. Here a record starts as an instance of a
-    class with the same slots that is not frozen, and changes its class once it is filled.
-    """
-
-    def freeze(self: Any) -> None:
-        self.__class__ = record
-
-    same_fields = [
-        (one.name, one.type, field(default=one.default, default_factory=one.default_factory))
-        for one in fields(record)  # type: ignore[arg-type]
-    ]
-    return make_dataclass(
-        getattr(record, "__name__", ""),
-        same_fields,
-        namespace={"__post_init__": freeze},
-        slots=True,
-        kw_only=True,
-    )
 
 
 _hook_tables = itemgetter(*HOOK_TABLES)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from torchglass.capture.model.structure import quickly
 from torchglass.capture.tensor.description import Args, Kwargs, describe, iter_tensors
 from torchglass.capture.tensor.memory_extent import (
     ByMemory,
@@ -23,6 +22,7 @@ from torchglass.capture.tensor.memory_extent import (
 from torchglass.capture.torch_modes import SETS_DATA
 from torchglass.capture.trace.op_mode import Chain, OpEvent, phase_of, user_code
 from torchglass.capture.trace.saved_tensors import Output
+from torchglass.errors import quickly
 from torchglass.records.model import TensorSpec
 from torchglass.records.trace import (
     CallId,

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from torchglass.capture.model.structure import quickly
+from torchglass.errors import quickly
 from torchglass.records.model import Module, ModuleId
 
 
