@@ -128,7 +128,7 @@ TOPIC = Topic(
         _PAIRS.case("shapes + time", "shapes", None),
         _RESNET.case("statistics of samples", "cheap", None),
         _RESNET.case("statistics", "full", 1.3, beside_rp=True),
-        _LINEARS.case("statistics", "full", 4, beside_rp=True),
+        _LINEARS.case("statistics", "full", 2, beside_rp=True),
         _WIDE_LINEARS.case("statistics", "full", 3, beside_rp=True),
         _PAIRS.case("statistics", "full", 4, beside_rp=True),
         _WIDE_PAIRS.case("statistics", "full", 3, beside_rp=True),

@@ -199,7 +199,10 @@ def test_each_command_explains_itself_by_example(
 ) -> None:
     assert main([command, "--help"]) == 0
 
-    assert f" torchglass {command} " in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f" torchglass {command} " in text
+    # A line of the docstring with a wrong indent would print it as it is, and explain no option.
+    assert "-----" not in text
 
 
 def test_help_groups_commands_that_show_and_commands_that_run(

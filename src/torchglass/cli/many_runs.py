@@ -47,30 +47,30 @@ def runs(
 ) -> None:
     """List the runs in a folder: how each ended, its verdict, its loss and its settings.
 
-        ```
-        torchglass runs
-        torchglass runs runs --where "lr < 1e-3 and state == 'finished'" --sort loss
-        torchglass runs runs --group optimizer,lr
-        torchglass runs runs --columns name,lr,accuracy,notes --json
-        ```
+    ```
+    torchglass runs
+    torchglass runs runs --where "lr < 1e-3 and state == 'finished'" --sort loss
+    torchglass runs runs --group optimizer,lr
+    torchglass runs runs --columns name,lr,accuracy,notes --json
+    ```
 
-        Parameters
-        ----------
-        folder
-            The folder, or its URL (`s3://bucket/runs`); its subfolders are included.
-        where
-            Only runs that pass: comparisons of facts, settings (`config=` of `tg.watch`) and logged
-            values. Put names with other characters in backquotes.
-        sort
-            Sort by this value; `-loss` puts the highest first.
-        group
-            One line for all runs with the same value of these, separated by commas.
-        columns
-            The columns to show, separated by commas.
-        rows
-    Maximum number of runs to print.
-        follow
-            Keep the table up to date until Ctrl-C.
+    Parameters
+    ----------
+    folder
+        The folder, or its URL (`s3://bucket/runs`); its subfolders are included.
+    where
+        Only runs that pass: comparisons of facts, settings (`config=` of `tg.watch`) and logged
+        values. Put names with other characters in backquotes.
+    sort
+        Sort by this value; `-loss` puts the highest first.
+    group
+        One line for all runs with the same value of these, separated by commas.
+    columns
+        The columns to show, separated by commas.
+    rows
+        Maximum number of runs to print.
+    follow
+        Keep the table up to date until Ctrl-C.
     """
     output.check()
     from torchglass.results.runs import RunFolder
