@@ -721,18 +721,19 @@ class HistogramReader(TensorReader[HistogramReading]):
 def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
     """The blocks that are binned together, from blocks in the order of their lengths.
 
-    They fit in a core's cache. A few rows are binned together with longer ones: the calls of a
-    portion take longer than a hundred rows.
+    Filled up to the longest, they fit in a core's cache; a larger block is alone. A few rows are
+    binned together with longer ones: the calls of a portion take longer than a hundred rows.
     """
     portion: list[_SampledRows] = []
-    size = rows = length = 0
+    rows = length = 0
     for block in blocks:
-        if size >= _PORTION_BYTES or (block.samples.shape[1] > length and rows >= _MANY_ROWS):
+        added, width = block.samples.shape
+        is_full = (rows + added) * width * block.samples.itemsize > _PORTION_BYTES
+        if portion and (is_full or (width > length and rows >= _MANY_ROWS)):
             yield portion
-            portion, size, rows = [], 0, 0
+            portion, rows = [], 0
         portion.append(block)
-        size, rows = size + block.samples.nbytes, rows + len(block.samples)
-        length = block.samples.shape[1]
+        rows, length = rows + added, width
     if portion:
         yield portion
 

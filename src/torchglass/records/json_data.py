@@ -57,7 +57,7 @@ def from_json_data(cls: type[R], plain: Any) -> R:
 
 @cache
 def _defaults(cls: Any) -> tuple[tuple[str, Any], ...] | None:
-    """The fields of a record's class and their defaults; None if it is no record."""
+    """The fields of a record's class and their defaults; None if it is not a record."""
     if not dataclasses.is_dataclass(cls):
         return None
     return tuple(

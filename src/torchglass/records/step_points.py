@@ -45,7 +45,7 @@ class Bins(NamedTuple):
 
 
 def _ranges(starts: _Whole, lengths: _Whole, end: int) -> npt.NDArray[np.integer[Any]]:
-    """All numbers of the ranges that begin at `starts`, one range after the other, below `end`."""
+    """The numbers in several ranges, one range after the other; all are below `end`."""
     # There may be a hundred million bins: half the memory, where that is enough.
     whole = np.int32 if max(end, lengths.sum()) < 1 << 31 else np.int64
     numbers = np.repeat((starts - (np.cumsum(lengths) - lengths)).astype(whole), lengths)
@@ -59,7 +59,7 @@ class BinColumns(NamedTuple):
     exponents: _Whole
     firsts: _Whole
     lengths: _Whole
-    """Their numbers of bins."""
+    """The number of bins of each."""
     counts: npt.NDArray[np.integer[Any]]
     """The counts of all bins, in a type that is large enough."""
 

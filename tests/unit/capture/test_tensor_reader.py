@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 import weakref
 from collections.abc import Callable
 
@@ -360,6 +361,25 @@ def test_norms_are_computed_per_sample_of_a_batch() -> None:
         norms = norms_of(reading)
         assert norms.stats.count == shape[0]
         assert norms.stats.max == pytest.approx(lengths.max().item(), rel=1e-5)
+
+
+def test_all_values_of_a_large_tensor_are_not_copied_for_each_small_one() -> None:
+    reader = HistogramReader(sample_n=None)
+    tracemalloc.start()
+    try:
+        for size in range(2, 102):
+            reader.read(torch.randn(size))
+        large = torch.randn(1 << 19)
+        reading = reader.read(large)
+        reader.finish()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert reading is not None
+    assert reading.histogram is not None
+    assert sum(reading.histogram.counts) > 0.97 * large.numel()
+    assert peak < 25 * large.nbytes
 
 
 def norms_of(reading: HistogramReading | None) -> Histogram:

@@ -189,7 +189,7 @@ class FactsRecorder:
             )
 
     def called(self, times: Mapping[str, int]) -> None:
-        """A recorded forward is over that called the modules at these paths so many times."""
+        """A recorded forward has ended: the number of calls of each module, by path."""
         self._calls.update(times)
 
     def called_in_eval(self, path: str) -> None:
