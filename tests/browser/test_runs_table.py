@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from torch import nn
 
 import torchglass as tg
@@ -95,13 +95,25 @@ def test_the_table_adds_new_runs_and_reports_corrupt_ones(
 def test_a_link_opens_a_run_among_many(tmp_path: Path, open_page: OpenPage, serving: Serve) -> None:
     for number in range(23):
         record(tmp_path / f"{number:02}.glass", 0.1, 0.5 + number)
-    oldest = tg.runs(tmp_path)["00"]
+    runs = tg.runs(tmp_path)
     server = serving(tmp_path)
+    page = open_page(server.url)
+    shown = page.get_by_label("Run", exact=True).locator("option:checked")
 
-    page = open_page(f"{server.url}#run={oldest.id}&view=overview")
+    def open_slowly(route: Route) -> None:
+        # Longer than the page waits before it writes the address.
+        page.wait_for_timeout(500)
+        route.continue_()
 
-    expect(page.get_by_label("Run", exact=True)).to_contain_text("00.glass")
-    assert f"run={oldest.id}" in page.url
+    page.route("**/api/open?*", open_slowly)
+    page.goto(f"{server.url}#run={runs['00'].id}&view=overview")
+    expect(shown).to_contain_text("00.glass")
+    assert f"run={runs['00'].id}" in page.url
+
+    page.goto("about:blank")
+    page.goto(f"{server.url}#run={runs['01'].id}&view=overview")
+    expect(shown).to_contain_text("01.glass")
+    assert f"run={runs['01'].id}" in page.url
 
 
 COLORED = """() => {

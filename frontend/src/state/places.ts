@@ -1,6 +1,6 @@
 /** Syncs the view with the address, in both directions. */
 
-import { batch, computed, effect, type Signal } from "@preact/signals";
+import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { coloring, COLORINGS } from "../graph/colors";
 import type { Node } from "../graph/calls";
 import { chosenOps, entered, folds, opened, showModule, showNode, thick } from "../graph/state";
@@ -135,9 +135,12 @@ function viewOf(place: Place): View | null {
   return VIEWS.find((one) => one === place["view"]) ?? (isOfRun ? "graph" : null);
 }
 
+/** Whether runs of the address are still being opened; until then the address must not change. */
+const isOpening = signal(false);
+
 const address = computed(() => {
   const isOfTable = showsTable.value;
-  if (!model.value && !isOfTable) return location.hash;
+  if (isOpening.value || (!model.value && !isOfTable)) return location.hash;
   const parts = Object.entries(HELD).filter(([name]) => name === "theme" || OF_TABLE.includes(name) === isOfTable);
   const place = Object.fromEntries(parts.map(([name, one]) => [name, one.write()]));
   if (isOfTable) return writePlace(place);
@@ -222,17 +225,24 @@ function writeAddress(): void {
 /** The last visited view; null before anything is shown. */
 let visited: string | null = null;
 
+/** The runs in the address that are not open yet. */
+function closedRuns(): string[] {
+  const { run = "", compare = "" } = readPlace(location.hash);
+  return [run, ...compare.split(",")].filter((id) => id && id !== "none" && readRun(id) < 0);
+}
+
 /** Shows the runs that the address asks for, also those of the folder that are not open yet. */
 function openAsked(): void {
-  const { run = "", compare = "" } = readPlace(location.hash);
   const from = source.peek()!;
-  const closed = [run, ...compare.split(",")].filter((id) => id && id !== "none" && readRun(id) < 0);
+  const closed = closedRuns();
   if (!closed.length || !hasTable.peek()) return showAsked();
-  // One that is not found is told of below.
+  isOpening.value = true;
+  // `showAsked` reports one that is not found.
   void Promise.all(closed.map((id) => from.open!(id).catch(() => null)))
     .then(() => addRuns(from))
     .then(showAsked)
-    .catch(tellFailure);
+    .catch(tellFailure)
+    .finally(() => (isOpening.value = false));
 }
 
 function showAsked(): void {
@@ -293,7 +303,10 @@ export function keepAddress(): void {
   effect(() => {
     if (model.value) visited ??= visitOf(address.peek());
   });
-  addEventListener("popstate", followAddress);
+  addEventListener("popstate", () => {
+    followAddress();
+    if (closedRuns().length) openAsked();
+  });
   let timer = 0;
   effect(() => {
     void address.value;
