@@ -42,7 +42,7 @@ demo: ready ## Train a small model, watch it, and look inside.
 
 test: developing ## Run the everyday tests, browser tests included; `make check` runs the slow ones, too.
 	@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow" $(ARGS)
 
 check: developing lint types imports shape site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium

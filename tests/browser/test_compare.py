@@ -232,6 +232,7 @@ def run_file(path: Path, created_ns: int, steps: int, blocks: int = 4) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 def test_a_link_opens_the_same_run_after_others_were_added(
     tmp_path: Path, open_page: OpenPage
 ) -> None:

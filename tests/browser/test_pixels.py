@@ -118,6 +118,7 @@ def test_a_step_with_nan_has_a_red_tick_below(canvas_of: CanvasOf) -> None:
     expect(canvas.page.get_by_test_id("chart")).to_contain_text("3 NaN or Inf")
 
 
+@pytest.mark.slow
 def test_columns_added_live_match_a_full_redraw(open_page: OpenPage, serving: Serve) -> None:
     store = run_of(transformer(), ends=False)
 

@@ -51,6 +51,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdout.readline()
 
 
+@pytest.mark.slow
 def test_a_killed_training_run_is_still_shown(
     trainer: subprocess.Popen[str], tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:

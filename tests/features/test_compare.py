@@ -178,6 +178,7 @@ def test_an_exported_program_file_can_be_compared(reference: Attention, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::Warning")
+@pytest.mark.slow
 def test_a_bug_in_an_onnx_model_is_named_with_its_line(
     reference: Attention, tmp_path: Path
 ) -> None:

@@ -190,6 +190,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_model_and_shows_it(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     command = [sys.executable, "-m", "torchglass", "explore", f"{tmp_path}/net.py:Net"]
@@ -280,6 +281,7 @@ def test_a_broken_forward_opens_with_its_explanation(terminal: Terminal, tmp_pat
     terminal.type("q")
 
 
+@pytest.mark.slow
 def test_a_comparison_and_a_report_open_from_the_command_line(
     terminal: Terminal, tmp_path: Path
 ) -> None:

@@ -89,7 +89,7 @@ def test_in_a_terminal_the_page_stays_until_interrupted_and_exits_cleanly(
         slow("train(); sys.exit('no data')", 1),
         slow("train(); raise SystemExit(4)", 4),
         slow("train(); raise ValueError('mine')", 1),
-        ("train(wait=True); raise ValueError('mine')", 1),
+        slow("train(wait=True); raise ValueError('mine')", 1),
         slow("train(wait=False)", 0),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_successful_program_waits_however_it_exits(ending: str, tmp_path: Path
         assert terminal.exit_code() == 0
 
 
-@pytest.mark.parametrize("pipe", ["| tee log", slow("2>&1 | tee log"), slow("> log")])
+@pytest.mark.parametrize("pipe", [slow("| tee log"), slow("2>&1 | tee log"), slow("> log")])
 def test_a_program_with_piped_output_waits(pipe: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     # As a shell at a desk, which gives each pipeline a process group of its own.

@@ -308,6 +308,7 @@ tg.log_forward_pass(
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_long_drawing_and_leaves_nothing_behind(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     script = subprocess.Popen(

@@ -43,6 +43,7 @@ with tg.open(sys.argv[1]) as run:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_can_be_read_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     with subprocess.Popen(

@@ -1047,6 +1047,7 @@ watcher.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.slow
 def test_a_forked_child_does_not_wait_for_a_training_thread(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_TRAINING, str(path)]

@@ -131,11 +131,13 @@ def test_no_internal_error_reaches_watched_training(most: int) -> None:
     sweep(most, lambda model: tg.watch(model, log=ALL, run_dir=":memory:", verbose=False))
 
 
+@pytest.mark.slow
 @at_some_places
 def test_no_internal_error_reaches_training_watched_at_some_steps(most: int) -> None:
     sweep(most, lambda model: tg.watch(model, log_freq=2, run_dir=":memory:", verbose=False))
 
 
+@pytest.mark.slow
 @at_some_places
 def test_no_writer_error_reaches_training(tmp_path: Path, most: int) -> None:
     sweep(

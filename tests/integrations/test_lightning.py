@@ -183,6 +183,7 @@ pytorch_lightning.Trainer(
 """
 
 
+@pytest.mark.slow
 def test_in_wandb_each_logger_row_has_the_values_of_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_the_measured_section_of_a_page_is_replaced(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == expected
 
 
+@pytest.mark.slow
 def test_the_benchmark_command_prints_a_table_and_saves_all_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def _private_parts(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
+@pytest.mark.slow
 def test_only_torch_internals_uses_private_torch_apis() -> None:
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
     found = {str(file.relative_to(ROOT)): [*_private_parts(tree)] for file, tree in trees.items()}

@@ -261,6 +261,7 @@ def status_of(url: str, path: str = "/") -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.slow
 def test_a_connection_without_a_complete_request_is_closed(server: Server) -> None:
     port = urlsplit(server.url).port or 0
     requests = [b"", b"GET / HTTP/1.1\r\n", b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
