@@ -159,12 +159,13 @@ def script(tmp_path: Path, fail: str, before: str = "") -> list[str]:
     return [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "run.glass")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail", "told"),
     [
         ('raise RuntimeError("boom")', "stopped by RuntimeError at step 3"),
-        pytest.param("raise KeyboardInterrupt", "interrupted at step 3", marks=pytest.mark.slow),
-        pytest.param("pass", "finished", marks=pytest.mark.slow),
+        ("raise KeyboardInterrupt", "interrupted at step 3"),
+        ("pass", "finished"),
     ],
 )
 def test_the_end_is_recorded_without_a_with_block(fail: str, told: str, tmp_path: Path) -> None:
