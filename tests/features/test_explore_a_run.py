@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.explorer import Explorer, drive, shown
+from tests.explorer import Explorer, drive, shown, terminal
+from torchglass import errors
 
 
 def train(
@@ -181,3 +185,29 @@ def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
         watcher.close()
 
     assert "no steps recorded yet" in text
+
+
+def test_a_run_can_be_opened_as_soon_as_watch_returns(tmp_path: Path) -> None:
+    usual = sys.getswitchinterval()
+    # As on a busy machine: the thread that writes hardly gets a turn.
+    sys.setswitchinterval(1.0)
+    try:
+        for number in range(20):
+            file = tmp_path / f"{number}.glass"
+            with tg.watch(nn.Linear(2, 2), save=file, verbose=False):
+                assert len(tg.open(file).model.modules) == 1
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def test_a_run_without_a_model_ends_the_explorer_with_an_error(tmp_path: Path) -> None:
+    file = train(tmp_path / "run.glass", steps=1)
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM documents WHERE kind = 'model'")
+
+    async def story(explorer: Explorer) -> None:
+        while not explorer.app._exit and explorer.app._exception is None:
+            await explorer.pilot.pause()
+
+    with terminal(story), pytest.raises(errors.StoreError, match="has no model yet"):
+        tg.explore(file)

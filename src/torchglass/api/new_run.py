@@ -51,8 +51,8 @@ class WritableRun(NamedTuple):
     start: int = 0
     """The index of its next step."""
     is_new: bool = True
-    flush: Callable[[], None] = lambda: None
-    """Waits until readers see everything written so far."""
+    flush: Callable[..., None] = lambda *_: None
+    """Waits until readers see everything written so far, or for a number of seconds."""
     discard: Callable[[], None] | None = None
     """Closes the sink without waiting for a store."""
     url: str = ""

@@ -51,6 +51,8 @@ Thing = TypeVar("Thing")
 FilePath = str | os.PathLike[str]
 
 _PORTS = range(65_536)
+_LONGEST_START = 1.0
+"""For how many seconds a training waits at most until its model is in the file."""
 _IN_PLACE = "in-place operations need no special treatment here, so {} has no effect"
 _SEVERAL = "several forwards before one backward need no option here, so {} has no effect"
 
@@ -381,6 +383,8 @@ def _started(
         Fence("the training is not watched").caught(problem)
         opened.give_up()
         return _watcher_of_nothing(opened.run)
+    # Whoever opens the file from now on finds the model in it.
+    opened.flush(_LONGEST_START)
     if backends:
         try:
             _begin(backends, opened, watcher)

@@ -139,14 +139,14 @@ class FileSink:
         elif waiting >= FLUSH_BYTES:
             self._wake.set()
 
-    def flush(self) -> None:
+    def flush(self, seconds: float = CLOSE_SECONDS) -> None:
         """Wait until everything so far is in the file, or the disk does not respond."""
         if self._is_open() and threading.current_thread() is not self._thread:
             written = threading.Event()
             with self._lock:
                 self._awaited.append(written)
             self._wake.set()
-            written.wait(CLOSE_SECONDS)
+            written.wait(seconds)
 
     def close(self) -> None:
         """Write what is pending, mark the run as finished, and close the file."""

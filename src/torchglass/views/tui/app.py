@@ -20,6 +20,7 @@ from textual.screen import Screen
 
 from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import ModelDiff
+from torchglass.errors import TorchglassError
 from torchglass.records.measures import ReportRecord
 from torchglass.records.model import LiveModel, Model, Module
 from torchglass.records.run import Reader
@@ -226,10 +227,15 @@ class ExplorerApp(ThemedApp[None]):
     def _open(self, message: LoadingScreen.Opened) -> None:
         self.error = message.error
         if isinstance(message.result, ExplorerSource):
-            self._take(message.result)
-            self.push_screen(self.explorer)
-        else:
-            self.exit()
+            try:
+                self._take(message.result)
+            except TorchglassError as error:
+                # Such as a run that has no model yet.
+                self.error = error
+            else:
+                self.push_screen(self.explorer)
+                return
+        self.exit()
 
     def on_unmount(self) -> None:
         if hasattr(self, "explorer"):
