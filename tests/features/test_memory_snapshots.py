@@ -24,6 +24,7 @@ from torchglass import errors, memory, watch
 
 MB = 2**20
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules"
+LINE_OF_LINEAR = nn.Linear.forward.__code__.co_firstlineno + 1
 
 
 def frame(filename: str, line: int, name: str) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def stack(line: int, name: str = "forward", file: str = "/job/net.py") -> list[d
     """The innermost frame first: C++, torch, the user's line, and what called it."""
     return [
         frame("??", 0, "at::empty_cuda"),
-        frame(f"{TORCH}/linear.py", 125, "forward"),
+        frame(f"{TORCH}/linear.py", LINE_OF_LINEAR, "forward"),
         frame(f"{TORCH}/module.py", 1773, "_call_impl"),
         frame(file, line, name),
         frame("/job/train.py", 9, "<module>"),

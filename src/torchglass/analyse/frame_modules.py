@@ -42,16 +42,21 @@ class FrameModules:
         """
         found: list[Module] = []
         attributes: set[str] = set()
+        is_inside_other = False
         for frame in reversed(frames):
             classes = self._classes(frame)
             inner = self._called(found, classes, attributes) if classes else []
+            # Below the forward of something else, any model may have called an `nn.Linear`.
+            is_inside_other |= _is_forward(frame) and not classes
+            if len(inner) > 1 and not found and is_inside_other:
+                continue
             if inner:
                 found, attributes = inner, self._attributes(frame, inner[0].class_name)
         return _pattern([module.path for module in found]) if found else None
 
     def _classes(self, frame: Mapping[str, Any]) -> list[str]:
         """The classes whose forward a frame is in; several may inherit the same one."""
-        if str(frame["name"]).rpartition(".")[2] != "forward":
+        if not _is_forward(frame):
             return []
         parts = _parts(str(frame["filename"]))
         entries = self._forwards.get(parts[-1], ())
@@ -90,6 +95,10 @@ class FrameModules:
         source = self._model.classes[class_name]
         line = linecache.getline(source.forward_file or source.file, frame["line"])
         return set(_ATTRIBUTE.findall(line))
+
+
+def _is_forward(frame: Mapping[str, Any]) -> bool:
+    return str(frame["name"]).rpartition(".")[2] == "forward"
 
 
 def _runs(module: Module) -> bool:
