@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.device.counter import DeviceCounter
-from torchglass.capture.tensor_reader import HistogramReader, StatisticsReader
+from torchglass.capture.histogram_reader import HistogramReader
+from torchglass.capture.tensor_reader import StatisticsReader
 from torchglass.records.model import Stats
 
 NAN, INF = math.nan, math.inf

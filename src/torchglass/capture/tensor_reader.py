@@ -1,37 +1,35 @@
 """The tensor reader: statistics and histograms of tensors as they pass by.
 
 `tg.record`, `tg.inspect` and `tg.watch` read thousands of tensors in every step of the user's
-program. Both readers in this file answer "what are the values of this tensor now?" under the same
-rules:
+program. Both readers answer "what are the values of this tensor now?" under the same rules:
 
 - **No tensor is kept alive.** A reading refers to numbers only. Only
-`StatisticsReader(copy_bytes=…)` keeps
-  copies, up to a number of bytes.
+  `StatisticsReader(copy_bytes=…)` keeps copies, up to a number of bytes.
 - **Each state of a tensor is read once.** The output of one module is the input of the next. A
   tensor is recognized by its id, by the memory it shows (ids are used again) and by its version
   counter, which every in-place write raises. Tensors of inference mode have no version and are
   always read.
-- **Small tensors are measured together.** Measuring them one by one would take longer than
-computing them. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
-  calls, and `finish` measures the rest. Until then a reading has no statistics.
+- **Small tensors are measured together.** Calling torch for each would take longer than the
+  computation. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few calls,
+  and `finish` measures the rest. Until then a reading has no statistics.
 - **Whatever else is measured at once** by `measure`: large tensors, sparse and nested tensors,
   subclasses.
 - **A device is not waited for.** Tensors on an accelerator are measured there, small ones
   together, and the results come over in one copy (`tensor/device_batches.py`). `send` starts it; a
   reading has its statistics once the copy was received. `finish` waits for it.
-- **The user's program does not notice.** Samples are taken at fixed positions, so the user's random
-state does not change. Callers use `quietly()` if `is_overheard()`, so that no mode of the user's
-sees our reads.
+- **The user's program does not notice.** Samples are taken at fixed positions, so the user's
+  random state does not change. Callers use `quietly()` if `is_overheard()`, so that no mode of the
+  user's sees our reads.
 
-| reader | used by | reads |
-|---|---|---|
-| `StatisticsReader` | record, inspect | shape, dtype, statistics, if it has a gradient; copies |
-| `HistogramReader` | watch | statistics, a histogram of a sample, zeros, norms of gradients |
+| reader | in | used by | reads |
+|---|---|---|---|
+| `StatisticsReader` | this file | record, inspect | shape, statistics, gradient or not; copies |
+| `HistogramReader` | `histogram_reader.py` | watch | statistics, histogram, zeros, norms |
 
-    reader = HistogramReader(bins=30, sample_n=100)
+    reader = StatisticsReader("full")
     reading = reader.read(tensor)
     reader.finish()
-    reading.histogram
+    reading.stats
 
 The arithmetic is in two siblings: `tensor/moments.py` (range, mean, standard deviation) and
 `tensor/histograms.py` (bins). To read a single tensor, such as the one in the explorer,
@@ -45,35 +43,27 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from torchglass.capture.tensor.description import PLAIN_CLASSES, describe
 from torchglass.capture.tensor.device_batches import (
     DeviceMeasurement,
     RowStatistics,
-    sample_positions,
 )
-from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber, is_remote
-from torchglass.capture.tensor.histograms import Numbers, binned
+from torchglass.capture.tensor.device_reads import DeviceReads, is_remote
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.tensor.moments import (
     Rows,
     measure,
     measure_rows,
-    numbers_of,
-    plain_numbers,
-    row_norms,
 )
 from torchglass.capture.torch_internals import data_address
 from torchglass.records.calls import CallTensor, Level
-from torchglass.records.model import Histogram, Stats, TensorSpec
-from torchglass.records.step_points import HistogramTable
+from torchglass.records.model import Stats, TensorSpec
 
 LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
@@ -257,7 +247,7 @@ class TensorReader(Generic[AnyReading]):
         self, key: tuple[TensorKind, bool], tensor: torch.Tensor, reading: AnyReading
     ) -> bool:
         """Measure a tensor later, together with others of its kind; False if it cannot wait."""
-        address = _address_of(tensor)
+        address = address_of(tensor)
         if not address:
             return False
         reading.is_pending = True
@@ -337,7 +327,7 @@ class TensorReader(Generic[AnyReading]):
         raise NotImplementedError
 
 
-def _address_of(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     """Where the values of a dense tensor on the CPU are; 0 if they cannot be copied from there.
 
     FSDP frees storages between passes, and a freed one must not be read. The values of a negated
@@ -505,284 +495,3 @@ def _sample_stride(elements: int) -> int:
     while math.gcd(stride, elements) > 1:
         stride += 1
     return stride
-
-
-class MeasuredTensors:
-    """The histograms of the tensors that were measured together, as columns."""
-
-    def __init__(self, histograms: HistogramTable, zeros: Numbers, has_factors: bool) -> None:
-        self.histograms = histograms
-        self.zeros = zeros
-        """The share of the values of each that are exactly zero; NaN if it is not known."""
-        self.has_factors = has_factors
-        """Whether the values of any of them were multiplied by a factor."""
-
-
-class HistogramReading(Reading):
-    """The histogram of a tensor: a row of a table, once the reader has finished."""
-
-    __slots__ = ("dims", "factor", "is_scaled", "norms", "row", "table")
-
-    def __init__(self, *, requires_grad: bool = False) -> None:
-        self.requires_grad = requires_grad
-        self.is_pending = False
-        self.norms: HistogramReading | None = None
-        """For a gradient, the norm of each sample's part."""
-        self.factor: float | LateNumber = 1.0
-        """The factor for its values."""
-        self.is_scaled = False
-        """Whether it is a gradient that a `GradScaler` has scaled and will check."""
-        self.dims = 2
-        """For the gradient of a parameter, the number of dimensions of the parameter."""
-        self.table: MeasuredTensors | None = None
-        self.row = 0
-
-    @property
-    def stats(self) -> Stats | None:
-        """Its statistics, multiplied by the factor."""
-        return None if self.table is None else self.table.histograms.stats_at(self.row)
-
-    @property
-    def histogram(self) -> Histogram | None:
-        """The same with the bins."""
-        return None if self.table is None else self.table.histograms[self.row]
-
-    @property
-    def zeros(self) -> float | None:
-        """The share of its values that are exactly zero."""
-        share = math.nan if self.table is None else float(self.table.zeros[self.row])
-        return None if math.isnan(share) else share
-
-
-class _SampledRows(NamedTuple):
-    """Readings of tensors that were measured together, and a sample of each in a row."""
-
-    readings: Sequence[HistogramReading]
-    samples: Numbers
-    rows: Rows
-    zeros: Numbers | None = None
-    """The shares of zeros, if they are not those of the samples."""
-
-
-_NO_VALUES: Numbers = np.empty((1, 0))
-_PORTION_BYTES = 1 << 20
-"""The samples that are binned together: as many as fit in a core's cache."""
-_MANY_ROWS = 128
-
-
-class HistogramReader(TensorReader[HistogramReading]):
-    """Reads exact statistics, and a histogram of `sample_n` values (None: of all)."""
-
-    def __init__(
-        self,
-        *,
-        bins: int = 30,
-        sample_n: int | None = 100,
-        zeros: bool = False,
-        reads: DeviceReads | None = None,
-    ) -> None:
-        super().__init__(reads=reads, sample_n=sample_n)
-        self._bins = bins
-        self._sample_n = sample_n
-        self._count_zeros = zeros
-        self._sampled: list[_SampledRows] = []
-
-    def read(self, tensor: torch.Tensor) -> HistogramReading | None:
-        """The reading of a tensor; None for one without values."""
-        known = self._recall(tensor)
-        if known is None:
-            kind = self._kind_of(tensor)
-            known = self._new(tensor, kind)
-            if known is not None:
-                self._remember(tensor, kind, known)
-        return known
-
-    def read_once(self, tensor: torch.Tensor, *, norms: bool = False) -> HistogramReading | None:
-        """The same for a tensor that is not read again, such as a gradient."""
-        return self._new(tensor, self._kind_of(tensor), norms=norms)
-
-    def read_all(self, tensors: Sequence[torch.Tensor]) -> list[HistogramReading | None]:
-        """The same for several tensors, which are copied together."""
-        found: list[HistogramReading | None] = [None] * len(tensors)
-        remote: list[int] = []
-        small: dict[TensorKind, list[int]] = {}
-        for index, tensor in enumerate(tensors):
-            if is_remote(tensor):
-                remote.append(index)
-                continue
-            kind = self._kind_of(tensor)
-            if kind is not None and kind.is_small and kind.can_wait and _address_of(tensor):
-                small.setdefault(kind, []).append(index)
-            else:
-                found[index] = self._new(tensor, kind)
-        for kind, which in ((None, remote), *small.items()):
-            chosen = [tensors[index] for index in which]
-            readings = [HistogramReading(requires_grad=one.requires_grad) for one in chosen]
-            if kind is None:
-                self._read_remote(chosen, readings)
-            else:
-                self._put_all_aside(kind, chosen, readings)
-            for index, reading in zip(which, readings, strict=True):
-                found[index] = reading
-        return found
-
-    def _new(
-        self, tensor: torch.Tensor, kind: TensorKind | None, *, norms: bool = False
-    ) -> HistogramReading | None:
-        reading = HistogramReading(requires_grad=tensor.requires_grad)
-        if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
-            reading.norms = HistogramReading()
-        if is_remote(tensor):
-            if reading.norms is None:
-                self._read_remote([tensor], [reading])
-            else:
-                has_values = self._remote.read_with_norms(tensor, reading, reading.norms)
-                reading.is_pending = reading.norms.is_pending = has_values
-            return reading if reading.is_pending else None
-        if (
-            kind is not None
-            and kind.is_small
-            and kind.can_wait
-            and self._put_aside((kind, reading.norms is not None), tensor, reading)
-        ):
-            return reading
-        return reading if self._measure_now(tensor, reading) else None
-
-    def finish(self) -> None:
-        """Make the statistics and histograms of everything that was read."""
-        super().finish()
-        self.make_histograms()
-
-    def make_histograms(self) -> None:
-        """Make the statistics and histograms of what has arrived."""
-        sampled, self._sampled = self._sampled, []
-        sampled.sort(key=lambda block: block.samples.shape[1])
-        parts = [_measured(portion, self._bins) for portion in _portions(sampled)]
-        if parts:
-            table = MeasuredTensors(
-                HistogramTable.joined([part.histograms for part in parts]),
-                np.concatenate([part.zeros for part in parts]),
-                any(part.has_factors for part in parts),
-            )
-            _put_rows(sampled, table)
-
-    def _measure_now(self, tensor: torch.Tensor, reading: HistogramReading) -> bool:
-        """Measure a tensor; returns whether it has values."""
-        stats = measure(tensor)
-        if stats is None:
-            return False
-        sample, zeros = _NO_VALUES, None
-        try:
-            values = numbers_of(tensor)
-            if values is not None:
-                sample = self._sample(values)
-                if self._count_zeros:
-                    zeros = np.array([1 - torch.count_nonzero(values).item() / values.numel()])
-                if reading.norms is not None:
-                    lengths = row_norms(values)
-                    rows = Rows.of(lengths.numel(), [measure(lengths)])
-                    self._sampled.append(_SampledRows([reading.norms], self._sample(lengths), rows))
-        except (RuntimeError, NotImplementedError):
-            # A dtype that torch can only store has no histogram.
-            sample = _NO_VALUES
-        rows = Rows.of(stats.count, [stats])
-        self._sampled.append(_SampledRows([reading], sample, rows, zeros))
-        return True
-
-    def _take_summary(self, readings: Sequence[HistogramReading], found: RowStatistics) -> None:
-        super()._take_summary(readings, found)
-        zeros = found.zeros if self._count_zeros else None
-        self._sampled.append(_SampledRows(readings, found.samples, found.rows, zeros))
-
-    def _measure_rows(self, rows: torch.Tensor, readings: list[HistogramReading]) -> None:
-        of_norms = [reading.norms for reading in readings if reading.norms is not None]
-        if of_norms:
-            self._sample_rows(row_norms(rows, first=1), of_norms)
-        self._sample_rows(rows, readings)
-
-    def _sample_rows(self, tensors: torch.Tensor, readings: list[HistogramReading]) -> None:
-        rows, zeros = plain_numbers(tensors.reshape(len(readings), -1)), None
-        if self._count_zeros:
-            zeros = 1 - torch.count_nonzero(rows, dim=1).numpy() / rows.shape[1]
-        if self._sample_n is not None and rows.shape[1] > self._sample_n:
-            rows = rows.index_select(1, sample_positions(rows.shape[1], self._sample_n))
-        samples = rows.to(torch.float64, copy=True).numpy()
-        self._sampled.append(_SampledRows(readings, samples, measure_rows(tensors), zeros))
-
-    def _sample(self, values: torch.Tensor) -> Numbers:
-        count = values.numel()
-        if self._sample_n is not None and count > self._sample_n:
-            values = values.take(sample_positions(count, self._sample_n).to(values.device))
-        # Always a copy: a numpy array keeps the memory of the tensor that it views.
-        flat = plain_numbers(values.detach().reshape(1, -1)).to("cpu", torch.float64, copy=True)
-        return flat.numpy()
-
-
-def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
-    """The blocks that are binned together, from blocks in the order of their lengths.
-
-    Filled up to the longest, they fit in a core's cache; a larger block is alone. A few rows are
-    binned together with longer ones: the calls of a portion take longer than a hundred rows.
-    """
-    portion: list[_SampledRows] = []
-    rows = length = 0
-    for block in blocks:
-        added, width = block.samples.shape
-        is_full = (rows + added) * width * block.samples.itemsize > _PORTION_BYTES
-        if portion and (is_full or (width > length and rows >= _MANY_ROWS)):
-            yield portion
-            portion, rows = [], 0
-        portion.append(block)
-        rows, length = rows + added, width
-    if portion:
-        yield portion
-
-
-def _measured(blocks: Sequence[_SampledRows], bins: int) -> MeasuredTensors:
-    """The histograms of tensors whose samples have similar lengths."""
-    samples, lengths = _padded([block.samples for block in blocks])
-    stats = np.concatenate([block.rows.table() for block in blocks])
-    factors = np.array([float(one.factor) for block in blocks for one in block.readings])
-    has_factors = bool((factors != 1).any())
-    if has_factors:
-        samples = samples * factors[:, None]
-        stats[:, 1:5] *= factors[:, None]
-    with np.errstate(invalid="ignore"):
-        zeros = np.count_nonzero(samples == 0, axis=1) / lengths
-    exact: dict[int, Stats] = {}
-    start = 0
-    for block in blocks:
-        if block.zeros is not None:
-            zeros[start : start + len(block.zeros)] = block.zeros
-        for index, one in block.rows.others.items():
-            if one is not None and one.inf:
-                low, high, mean, std = stats[start + index, 1:5].tolist()
-                exact[start + index] = replace(one, min=low, max=high, mean=mean, std=std)
-        start += len(block.readings)
-    histograms = HistogramTable(stats, binned(samples, bins), exact)
-    return MeasuredTensors(histograms, zeros, has_factors)
-
-
-def _padded(blocks: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """Rows of several lengths in one matrix, filled up with NaN, and their lengths."""
-    widths = [block.shape[1] for block in blocks]
-    lengths = np.repeat(np.array(widths, np.float64), [len(block) for block in blocks])
-    if min(widths) == max(widths):
-        return np.concatenate(blocks), lengths
-    rows = np.full((len(lengths), max(widths)), math.nan)
-    start = 0
-    for block in blocks:
-        rows[start : start + len(block), : block.shape[1]] = block
-        start += len(block)
-    return rows, lengths
-
-
-def _put_rows(blocks: Sequence[_SampledRows], table: MeasuredTensors) -> None:
-    """Give each reading its row of the table."""
-    readings = [reading for block in blocks for reading in block.readings]
-    for row, reading in enumerate(readings):
-        reading.table, reading.row = table, row
-    for block in blocks:
-        for index, stats in block.rows.others.items():
-            if stats is None:
-                block.readings[index].table = None

@@ -11,14 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from torchglass.capture.histogram_reader import HistogramReader, HistogramReading
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.moments import measure
-from torchglass.capture.tensor_reader import (
-    HistogramReader,
-    HistogramReading,
-    StatisticsReader,
-    StatisticsReading,
-)
+from torchglass.capture.tensor_reader import StatisticsReader, StatisticsReading
 from torchglass.records.calls import Level
 from torchglass.records.model import Histogram, Stats
 
@@ -165,8 +161,12 @@ def test_tensors_that_share_memory_have_their_own_statistics() -> None:
     assert [numbers(one)[2] for one in found] == [1.5, 5.5, 9.5, 6.5, -1.0, 3.0]
 
 
-def test_reading_a_lazy_clone_leaves_it_lazy() -> None:
-    clone = torch._lazy_clone(torch.ones(3))
+@pytest.mark.skipif(
+    not hasattr(torch.Tensor, "const_data_ptr"), reason="this torch copies a clone that is read"
+)
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_reading_a_lazy_clone_leaves_it_lazy(count: int) -> None:
+    clone = torch._lazy_clone(torch.ones(count))
     reader = StatisticsReader("full")
 
     reading = reader.read(clone)
@@ -174,6 +174,66 @@ def test_reading_a_lazy_clone_leaves_it_lazy() -> None:
 
     assert stats(reading).mean == 1
     assert torch._C._is_cow_tensor(clone)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_a_tensor_that_was_read_can_be_resized(count: int) -> None:
+    tensor = torch.ones(count)
+    reader = HistogramReader()
+
+    reading = reader.read(tensor)
+    reader.finish()
+
+    assert reading is not None
+    assert reading.stats is not None
+    assert reading.stats.mean == 1
+    tensor.resize_(count + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
+def test_large_tensors_have_the_statistics_of_float64(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = (torch.randn(3, 100_001) * 20 + 50).to(dtype)
+    reader = HistogramReader(zeros=True)
+
+    reading = reader.read_once(values, norms=True)
+    reader.finish()
+
+    assert reading is not None
+    assert reading.stats is not None
+    truth = values.double()
+    found = reading.stats
+    assert (found.min, found.max) == (truth.min().item(), truth.max().item())
+    close = 1e-5 * truth.abs().max().item()
+    assert found.mean == pytest.approx(truth.mean().item(), abs=close)
+    assert found.std == pytest.approx(truth.std().item(), abs=close)
+    assert reading.zeros == pytest.approx((truth == 0).double().mean().item())
+    assert reading.norms is not None
+    assert reading.norms.stats is not None
+    assert reading.norms.stats.max == pytest.approx(truth.norm(dim=1).max().item(), rel=1e-5)
+
+
+def test_large_tensors_count_nan_and_inf() -> None:
+    values = torch.ones(100_000)
+    values[:3], values[3:5], values[5] = math.nan, math.inf, -math.inf
+    reader = HistogramReader()
+
+    reading = reader.read(values)
+    reader.finish()
+
+    assert reading is not None
+    assert reading.stats is not None
+    found = reading.stats
+    assert (found.nan, found.inf, found.negative_inf) == (3, 3, 1)
+    assert (found.min, found.max, found.mean) == (1, 1, 1)
+
+
+def test_tensors_of_one_value_are_exact() -> None:
+    found = measured(*(torch.full((7,), value) for value in (0.0, 0.1, -3e-20, 1e30)))
+
+    assert [(numbers(one)[2], numbers(one)[3]) for one in found] == [
+        (torch.tensor(value).item(), 0.0) for value in (0.0, 0.1, -3e-20, 1e30)
+    ]
 
 
 def stats(reading: StatisticsReading) -> Stats:

@@ -225,7 +225,7 @@ class DeviceMeasurement(Generic[AnyKey]):
                 stats = _joined([one for part in found for one in part.rows.stats()], repeats)
                 zeros = sum(one.zeros[0] * size for one, size in zip(found, sizes, strict=True))
                 rows = sample_of_host.astype(np.float64).reshape(1, -1)
-                one = Rows.of(count, [stats])
+                one = Rows.of([stats])
                 self._take([key], RowStatistics(one, np.array([zeros / len(flat)]), rows))
 
             self._reads.later(heads, arrived.append)

@@ -36,14 +36,17 @@ def binned(rows: Numbers, bins: int) -> BinColumns:
         none = np.zeros(len(rows), np.int64)
         return BinColumns(none, none, none, np.empty(0, np.uint8))
     with np.errstate(all="ignore"):
-        ordered = np.sort(np.where(np.isfinite(rows), rows, np.nan), axis=1)
+        ordered = np.sort(np.where(np.isinf(rows), np.nan, rows), axis=1)
         finite = rows.shape[1] - np.isnan(ordered).sum(axis=1)
         exponents = _exponents(ordered, finite, bins)
-        cells = np.floor(ordered * np.ldexp(1.0, -exponents)[:, None])
-        # The smallest values become zero when they are divided, and would lose their sign.
-        cells[(cells == 0) & (ordered < 0)] = -1
+        cells = ordered * np.ldexp(1.0, -exponents)[:, None]
+        np.floor(cells, out=cells)
+        if exponents.max() > 0:
+            # The smallest values become zero when they are divided, and would lose their sign.
+            cells[(cells == 0) & (ordered < 0)] = -1
         starts = _starts(cells, finite, bins)
-        counts = _count(cells - starts[:, None], bins * ROOM)
+        cells -= starts[:, None]
+        counts = _count(cells, bins * ROOM)
         firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64)
     narrow = counts.astype(np.uint8) if counts.max() < 1 << 8 else counts
     return BinColumns.trimmed(exponents, firsts, narrow)
@@ -74,12 +77,14 @@ def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
 
 
 def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
-    """How many values of each row are in each bin."""
-    # Values outside of all bins go into an extra bin, which is dropped.
-    inside = np.where((places >= 0) & (places < room), places, room).astype(np.intp)
-    inside += np.arange(len(places))[:, None] * (room + 1)
-    flat = np.bincount(inside.ravel(), minlength=len(places) * (room + 1))
-    counts: npt.NDArray[np.intp] = flat.reshape(len(places), room + 1)[:, :room]
+    """How many values of each row are in each bin; `places` may be overwritten."""
+    # What is before all bins, after them, or NaN goes into an extra bin at either end.
+    np.fmax(places, -1, out=places)
+    np.fmin(places, room, out=places)
+    width = room + 2
+    places += np.arange(1, 1 + width * len(places), width)[:, None]
+    flat = np.bincount(places.astype(np.intp).ravel(), minlength=len(places) * width)
+    counts: npt.NDArray[np.intp] = flat.reshape(len(places), width)[:, 1:-1]
     return counts
 
 

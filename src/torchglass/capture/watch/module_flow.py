@@ -21,15 +21,16 @@ from torchglass.capture.autograd import (
     GradientReceiver,
     is_in_backward,
 )
+from torchglass.capture.histogram_reader import HistogramReader, HistogramReading
 from torchglass.capture.module_calls import (
     ModuleStack,
     add_observer,
     intercept_calls,
+    modules_by_path,
     remove_observer,
 )
 from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.tensor.device_reads import LateNumber, is_capturing
-from torchglass.capture.tensor_reader import HistogramReader, HistogramReading
 from torchglass.capture.torch_internals import (
     add_gradient_hook,
     current_backward,
@@ -487,12 +488,12 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         if reading is None:
             return
         reading.factor, reading.is_scaled = self._factor, self._is_scaled
+        norms = reading.norms
+        if norms is not None:
+            norms.factor, norms.is_scaled = reading.factor, reading.is_scaled
         for series in hook.every_series:
             where.put(series.gradient, reading)
-            if reading.norms is not None:
-                reading.norms.factor = reading.factor
-                reading.norms.is_scaled = reading.is_scaled
-                where.put(series.norms, reading.norms)
+            where.put(series.norms, norms)
 
     def notice_backward(self) -> None:
         """A gradient of a pass's output has arrived."""
@@ -549,7 +550,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
 
 def _paths(model: nn.Module) -> dict[int, str]:
-    return {id(module): path for path, module in model.named_modules()}
+    return {id(module): path for path, module in modules_by_path(model)}
 
 
 def _prefix(number: int, training: bool) -> str:

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchglass.capture.histogram_reader import HistogramReader
+from torchglass.capture.module_calls import modules_by_path
 from torchglass.capture.tensor.device_batches import copies_of
 from torchglass.capture.tensor.device_reads import (
     DeviceReads,
@@ -27,7 +29,6 @@ from torchglass.capture.tensor.device_reads import (
     wide_dtype,
 )
 from torchglass.capture.tensor.moments import SAFE_LENGTHS, length, numbers_of
-from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import (
     current_scale,
     foreach_norm,
@@ -161,7 +162,7 @@ class Weights:
 
     def are_of(self, model: nn.Module) -> bool:
         """Whether these are still the parameters of the model."""
-        modules = model.modules()
+        modules = [module for _, module in modules_by_path(model)]
         now = [each for one in modules for each in one._parameters.values() if each is not None]
         if {id(each) for each in now} == self._by_id.keys():
             return True
@@ -211,12 +212,12 @@ class Weights:
         if "params_grad" not in self._log:
             return
         trained = [
-            weight
+            (weight, gradient)
             for weight in weights
-            if weight.parameter.grad is not None and self._is_ours(weight.parameter)
+            if (gradient := weight.parameter.grad) is not None and self._is_ours(weight.parameter)
         ]
-        gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
-        for weight, reading in zip(trained, self._reader.read_all(gradients), strict=True):
+        readings = self._reader.read_all([gradient for _, gradient in trained])
+        for (weight, _), reading in zip(trained, readings, strict=True):
             if reading is not None:
                 reading.factor, reading.is_scaled = factor, is_scaled
                 reading.dims = weight.parameter.dim()

@@ -15,9 +15,9 @@ from torch import Tensor
 from torchglass.analyse.diagnosis.training_view import is_loss
 from torchglass.analyse.histograms import merged
 from torchglass.analyse.training_rules import Observation, is_always_checked, rows_with_problems
+from torchglass.capture.histogram_reader import HistogramReading, MeasuredTensors
 from torchglass.capture.tensor.device_reads import DeviceReads, LateNumber
 from torchglass.capture.tensor.histograms import ROOM
-from torchglass.capture.tensor_reader import HistogramReading, MeasuredTensors
 from torchglass.errors import TargetError
 from torchglass.records.model import Histogram, Stats
 from torchglass.records.run import SeriesId, Sink

@@ -35,10 +35,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torchglass.capture.histogram_reader import HistogramReader
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.tensor.device_reads import LateNumber, is_capturing
-from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch import activations, optimizers

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import SGD, Optimizer
 
-from torchglass.capture.tensor_reader import HistogramReading
+from torchglass.capture.histogram_reader import HistogramReading
 from torchglass.capture.watch.options import Unit
 from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.capture.watch.steps import Steps
