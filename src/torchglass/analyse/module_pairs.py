@@ -236,7 +236,7 @@ class _Pairing:
     def _most_alike(
         self, old: Sequence[Module], new: Sequence[Module]
     ) -> Iterator[tuple[Module, Module]]:
-        """Subtrees that were edited and renamed, those that have most in common first."""
+        """Subtrees that were both edited and renamed, the most similar first."""
         if not old or not new or len(old) * len(new) > _MOST_CANDIDATES**2:
             return
         shares = sorted(

@@ -67,7 +67,7 @@ class ParameterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFacts:
-    """A module that has something to tell beyond its series."""
+    """What is known about a module beyond its series."""
 
     path: str
     name: str

@@ -37,7 +37,7 @@ from torchglass.store.object_store import (
 from torchglass.store.segments import unpack_segment
 
 DELAY_SECONDS = 90.0
-"""How much later than the writer the store may have a sign of life."""
+"""By how many seconds the store may lag behind the writer's last sign of life."""
 _UPDATE_SECONDS = 2.0
 _UNUSED_SECONDS = 30 * 86_400.0
 _CORRUPT = (sqlite3.Error, KeyError, ValueError, TypeError, IndexError)

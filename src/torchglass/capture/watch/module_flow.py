@@ -26,7 +26,6 @@ from torchglass.capture.module_calls import (
     ModuleStack,
     add_observer,
     intercept_calls,
-    modules_by_path,
     remove_observer,
 )
 from torchglass.capture.tensor.description import named_tensors, tensors_of_call
@@ -550,7 +549,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
 
 
 def _paths(model: nn.Module) -> dict[int, str]:
-    return {id(module): path for path, module in modules_by_path(model)}
+    return {id(module): path for path, module in model.named_modules()}
 
 
 def _prefix(number: int, training: bool) -> str:

@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchglass.capture.histogram_reader import HistogramReader
-from torchglass.capture.module_calls import modules_by_path
 from torchglass.capture.tensor.device_batches import copies_of
 from torchglass.capture.tensor.device_reads import (
     DeviceReads,
@@ -162,7 +161,7 @@ class Weights:
 
     def are_of(self, model: nn.Module) -> bool:
         """Whether these are still the parameters of the model."""
-        modules = [module for _, module in modules_by_path(model)]
+        modules = model.modules()
         now = [each for one in modules for each in one._parameters.values() if each is not None]
         if {id(each) for each in now} == self._by_id.keys():
             return True

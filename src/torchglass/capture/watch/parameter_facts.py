@@ -17,7 +17,7 @@ from torchglass.records.training import Track
 
 _GROWTH = 1.4
 _FIRST_LOOKS = 5
-"""The first events, this many, are examined, then one after 1.4 times as many, and so on."""
+"""The first five events are examined; after that, the gaps grow by `_GROWTH` each time."""
 _MOST_MODULES, _LARGE_GROWTH = 500, 3.0
 _SAMPLE = 64
 _MOST_POINTS = 256
