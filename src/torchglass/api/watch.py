@@ -383,14 +383,15 @@ def _started(
         Fence("the training is not watched").caught(problem)
         opened.give_up()
         return _watcher_of_nothing(opened.run)
-    # Whoever opens the file from now on finds the model in it.
-    opened.flush(_LONGEST_START)
-    if backends:
-        try:
+    try:
+        with Fence("the run may not be readable yet"):
+            # Whoever opens the file from now on finds the model in it.
+            opened.flush(_LONGEST_START)
+        if backends:
             _begin(backends, opened, watcher)
-        except BaseException:
-            watcher.close()
-            raise
+    except BaseException:
+        watcher.close()
+        raise
     return watcher
 
 
