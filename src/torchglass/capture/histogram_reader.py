@@ -196,8 +196,9 @@ class HistogramReader(TensorReader[HistogramReading]):
 
     def make_histograms(self) -> None:
         """Make the statistics and histograms of what has arrived."""
-        sampled = [*self._sampled, *_as_rows(self._alone)]
-        self._sampled, self._alone = [], []
+        sampled, self._sampled = self._sampled, []
+        alone, self._alone = self._alone, []
+        sampled += _as_rows(alone)
         sampled.sort(key=lambda block: block.samples.shape[1])
         parts = [_measured(portion, self._bins) for portion in _portions(sampled)]
         if parts:
