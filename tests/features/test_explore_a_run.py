@@ -209,5 +209,8 @@ def test_a_run_without_a_model_ends_the_explorer_with_an_error(tmp_path: Path) -
         while not explorer.app._exit and explorer.app._exception is None:
             await explorer.pilot.pause()
 
-    with terminal(story), pytest.raises(errors.StoreError, match="has no model yet"):
-        tg.explore(file)
+    with terminal(story) as apps:
+        with pytest.raises(errors.StoreError, match="has no model yet"):
+            tg.explore(file)
+        # A crash of the app would fill the terminal with its stack.
+        assert apps[0]._exception is None
